@@ -1,0 +1,1 @@
+"""Spec, gang, phases, reasons and errors: pure, standard library only."""

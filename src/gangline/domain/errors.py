@@ -1,0 +1,197 @@
+"""Every error that Gangline raises on purpose, and what each one means outside the process.
+
+    GanglineError
+    ├── InvalidRequest      the user asked for something that cannot be (a typo, an impossible size)
+    │   ├── SpecInvalid     a key or value of the run spec
+    │   └── SnapshotRefused the working tree cannot be packed as it is
+    ├── NotFound            no such run, rank, attempt, snapshot, metric
+    ├── Conflict            the thing exists, but its state forbids the request
+    ├── Unauthorized        no token, or not the right one
+    ├── ServerUnreachable   the client found no server, or lost it
+    ├── VersionMismatch     command line and server are of different versions
+    └── BackendError        what a backend says of its machines; control acts on the class alone
+        ├── Transient       try again later; nothing is known to have changed
+        ├── Rejected        the backend will never take this
+        ├── NoCapacity      not now; wait in the queue
+        └── AuthFailed      a person has to log in
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "AuthFailed",
+    "BackendError",
+    "Conflict",
+    "GanglineError",
+    "InvalidRequest",
+    "NoCapacity",
+    "NotFound",
+    "Rejected",
+    "ServerUnreachable",
+    "SnapshotRefused",
+    "SpecInvalid",
+    "Transient",
+    "Unauthorized",
+    "VersionMismatch",
+    "error_from_code",
+    "nearest",
+]
+
+
+class GanglineError(Exception):
+    """What happened, why, and what to do about it.
+
+    Args:
+        what: one sentence without a full stop at its end.
+        why: the cause, or "".
+        fix: the next step for a person, or "".
+    """
+
+    code: ClassVar[str] = "internal"
+    http_status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 70
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return " ".join(_sentence(part) for part in (self.what, self.why, self.fix) if part)
+
+    def to_dict(self) -> dict[str, str]:
+        """The form that travels in HTTP answers and in `--json` output."""
+        return {"code": self.code, "what": self.what, "why": self.why, "fix": self.fix}
+
+
+class InvalidRequest(GanglineError):
+    """The request cannot be met as it was written."""
+
+    code = "invalid_request"
+    http_status = 422
+    exit_code = 64
+
+
+class SpecInvalid(InvalidRequest):
+    """A key or a value of a run spec is wrong."""
+
+    code = "spec_invalid"
+
+
+class SnapshotRefused(InvalidRequest):
+    """The working tree cannot be packed as it is."""
+
+    code = "snapshot_refused"
+
+
+class NotFound(GanglineError):
+    """There is no such thing."""
+
+    code = "not_found"
+    http_status = 404
+    exit_code = 66
+
+
+class Conflict(GanglineError):
+    """The state that the thing is in forbids the request."""
+
+    code = "conflict"
+    http_status = 409
+    exit_code = 75
+
+
+class Unauthorized(GanglineError):
+    """The call carried no token, or a wrong one."""
+
+    code = "unauthorized"
+    http_status = 401
+    exit_code = 77
+
+
+class ServerUnreachable(GanglineError):
+    """No server answered."""
+
+    code = "server_unreachable"
+    http_status = 503
+    exit_code = 69
+
+
+class VersionMismatch(GanglineError):
+    """Command line and server do not speak the same version."""
+
+    code = "version_mismatch"
+    http_status = 426
+    exit_code = 76
+
+
+class BackendError(GanglineError):
+    """What a backend says; see the subclasses, which are what control looks at."""
+
+    code = "backend_error"
+    http_status = 502
+    exit_code = 71
+
+
+class Transient(BackendError):
+    """The backend did not answer, or not sensibly: nothing is decided from this."""
+
+    code = "backend_transient"
+    http_status = 503
+
+
+class Rejected(BackendError):
+    """The backend will never take this launch."""
+
+    code = "backend_rejected"
+    http_status = 422
+    exit_code = 65
+
+
+class NoCapacity(BackendError):
+    """There is no room now; the run waits in the queue."""
+
+    code = "no_capacity"
+    http_status = 503
+
+
+class AuthFailed(BackendError):
+    """A person has to log in before the backend answers again."""
+
+    code = "auth_failed"
+    http_status = 401
+    exit_code = 77
+
+
+def error_from_code(code: str, *, what: str, why: str = "", fix: str = "") -> GanglineError:
+    """The error that a server answered with, as an exception again (unknown codes: GanglineError)."""
+    return _classes().get(code, GanglineError)(what, why=why, fix=fix)
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """A phrase that points to the valid choices: "Did you mean `x`?" or "Valid: a, b, c."."""
+    choices = sorted(valid)
+    close = get_close_matches(word, choices, n=1, cutoff=0.6)
+    return f"Did you mean `{close[0]}`?" if close else f"Valid: {', '.join(choices)}."
+
+
+def _classes() -> dict[str, type[GanglineError]]:
+    found: dict[str, type[GanglineError]] = {}
+    waiting: list[type[GanglineError]] = [GanglineError]
+    while waiting:
+        cls = waiting.pop()
+        found[cls.code] = cls
+        waiting.extend(cls.__subclasses__())
+    return found
+
+
+def _sentence(text: str) -> str:
+    return text if text.endswith((".", "?", "!", ":")) else f"{text}."

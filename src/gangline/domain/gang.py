@@ -1,0 +1,120 @@
+"""A gang on its machines: what a backend is asked to start, and what it says about it.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+__all__ = ["Capability", "GangSpec", "Handle", "Launch", "Liveness", "NodePlacement", "Observation", "PoolCapacity"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodePlacement:
+    """What one node of a gang may use."""
+
+    node: int
+    devices: tuple[str, ...] = ()
+    """Accelerators by the id that their vendor's visibility variable takes, disjoint between live runs."""
+    host: str = ""
+    """"" where the backend chooses."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangSpec:
+    """One launch of a run: everything a backend needs to start its agents."""
+
+    run_id: str
+    name: str
+    launch: int
+    """Number of this launch of the run, from 0. A launch is one set of agents; it may hold several attempts."""
+    first_attempt: int
+    run_dir: str
+    nodes: int
+    procs_per_node: int
+    placements: tuple[NodePlacement, ...] = ()
+    cpus_per_node: int = 0
+    memory_bytes: int | None = None
+    time_limit_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What `--dry-run` prints: exactly what the backend is given. Pure data, made by `Backend.render`."""
+
+    backend: str
+    commands: tuple[tuple[str, ...], ...]
+    """One argument vector per node."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=dict)
+    """Text files, by path relative to the run directory, that are written before the launch."""
+    gang: GangSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Handle:
+    """What a backend needs to find a launch again; stored as JSON."""
+
+    backend: str
+    version: int
+    data: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {"backend": self.backend, "version": self.version, "data": dict(self.data)}
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> Handle:
+        """From its JSON form."""
+        return cls(backend=raw["backend"], version=raw["version"], data=raw["data"])
+
+
+class Liveness(str, Enum):
+    """What a backend can say of a launch. UNKNOWN decides nothing."""
+
+    PENDING = "pending"
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """One answer of a backend about one launch."""
+
+    liveness: Liveness
+    detail: str = ""
+    """The backend's own words: a pending reason, a state, an error."""
+    cancelled: bool = False
+    """GONE, and the backend knows that somebody ended it from outside Gangline."""
+    preempted: bool = False
+    lost_nodes: Sequence[int] = ()
+    """Nodes whose agent is gone while others live."""
+
+
+class Capability(str, Enum):
+    """What a backend can do beyond the minimum."""
+
+    SHARED_FILES = "shared_files"
+    MULTI_NODE = "multi_node"
+    DEVICES = "devices"
+    OWN_QUEUE = "own_queue"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolCapacity:
+    """What a pool could ever hold at once; used to refuse the impossible at submit and to fit what waits."""
+
+    nodes: int
+    """Most nodes that one gang may have."""
+    ranks: int
+    """Most ranks that may run at once."""
+    cpus: int
+    memory_bytes: int
+    devices: tuple[str, ...] = ()
+    device_kind: str = ""
+    """`nvidia`, `amd` or ""."""

@@ -1,0 +1,49 @@
+"""Run ids and the names that people give to runs.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from gangline.domain.errors import SpecInvalid
+
+__all__ = ["ID_ALPHABET", "MAX_NAME_CHARS", "check_name", "run_id_from", "slug_from"]
+
+MAX_NAME_CHARS = 200
+ID_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
+"""Letters and digits that nobody confuses with one another."""
+_SUFFIX_CHARS = 4
+_SLUG_CHARS = 40
+
+
+def check_name(name: str) -> str:
+    """The name as it will be shown.
+
+    Raises:
+        SpecInvalid: it is empty, longer than `MAX_NAME_CHARS`, or holds control characters.
+    """
+    if not name.strip():
+        raise SpecInvalid("The run's name is empty", fix="Give --name a word, or leave it out.")
+    if len(name) > MAX_NAME_CHARS:
+        raise SpecInvalid(
+            f"The run's name has {len(name)} characters, {MAX_NAME_CHARS} are allowed", fix="Shorten --name."
+        )
+    if any(unicodedata.category(char) in {"Cc", "Cs"} for char in name):
+        raise SpecInvalid("The run's name holds control characters", fix="Remove line breaks and the like from --name.")
+    return name
+
+
+def slug_from(name: str) -> str:
+    """The part of a run id that comes from its name: [a-z0-9-], 1 to 40 characters, no dash at either end."""
+    plain = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
+    slug = re.sub(r"[^a-z0-9]+", "-", plain).strip("-")[:_SLUG_CHARS].strip("-")
+    return slug or "run"
+
+
+def run_id_from(name: str, entropy: bytes) -> str:
+    """`llama-ft-7k3q`: the slug of the name and four characters drawn from `entropy` (at least 4 bytes)."""
+    suffix = "".join(ID_ALPHABET[byte % len(ID_ALPHABET)] for byte in entropy[:_SUFFIX_CHARS])
+    return f"{slug_from(name)}-{suffix}"

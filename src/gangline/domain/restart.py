@@ -1,0 +1,63 @@
+"""Whether a failed attempt is followed by another, and when. Used by the leader on its node and by the server alike.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gangline.domain.phase import BUDGET_OF, Budget, Reason
+from gangline.domain.spec import RestartPolicy
+
+__all__ = ["RestartDecision", "decide_restart"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartDecision:
+    """What follows an attempt that did not succeed."""
+
+    restart: bool
+    delay_s: float
+    budget: Budget | None
+    message: str
+    """For people: `restart 1 of 3 (infrastructure)`, or why there is none."""
+
+
+def decide_restart(policy: RestartPolicy, used: Mapping[Budget, int], reason: Reason) -> RestartDecision:
+    """Decide from the budgets alone.
+
+    Args:
+        used: restarts that each budget has paid for so far.
+        reason: why the attempt ended.
+    """
+    budget = BUDGET_OF[reason]
+    if budget is None:
+        return RestartDecision(restart=False, delay_s=0.0, budget=None, message=f"{reason} is never retried")
+    limit = _limit_of(policy, budget)
+    spent = used.get(budget, 0)
+    if limit is not None and spent >= limit:
+        flag = {Budget.USER: "--max-restarts", Budget.INFRASTRUCTURE: "--max-infra-restarts", Budget.PREEMPTION: "--max-preemptions"}
+        message = f"no restarts left ({spent} of {limit}, {budget} budget; {flag[budget]} sets it)"
+        return RestartDecision(restart=False, delay_s=0.0, budget=budget, message=message)
+    of = "no limit" if limit is None else f"of {limit}"
+    return RestartDecision(
+        restart=True, delay_s=_delay_s(policy, sum(used.values())), budget=budget, message=f"restart {spent + 1} {of} ({budget})"
+    )
+
+
+def _limit_of(policy: RestartPolicy, budget: Budget) -> int | None:
+    return {
+        Budget.USER: policy.max_restarts,
+        Budget.INFRASTRUCTURE: policy.max_infrastructure_restarts,
+        Budget.PREEMPTION: policy.max_preemptions,
+    }[budget]
+
+
+def _delay_s(policy: RestartPolicy, restarts_so_far: int) -> float:
+    """0 for the first restart of a run, then `backoff_s` doubling up to `max_backoff_s`."""
+    if restarts_so_far == 0:
+        return 0.0
+    doublings = min(restarts_so_far - 1, 32)
+    return float(min(policy.backoff_s * 2**doublings, policy.max_backoff_s))

@@ -1,0 +1,212 @@
+"""The frozen description of a run. Nothing about a run is outside it.
+
+One schema serves YAML, Python, HTTP and the command line: the metadata of each field carries its help text and its flag
+spellings, `gangline.wire.spec` derives the JSON Schema from these classes, and `gangline.cli.submit` derives its options.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+__all__ = [
+    "CheckpointPolicy",
+    "EntryKind",
+    "Environment",
+    "OnTimeLimit",
+    "Resources",
+    "RestartPolicy",
+    "ResumeMode",
+    "RunSpec",
+    "SnapshotRef",
+    "StartMode",
+    "StopPolicy",
+    "Strategy",
+]
+
+
+def _f(default: Any, text: str, *flags: str, factory: Any = None, unit: str = "") -> Any:
+    """A field with its help text, its flag spellings (the first is the one that docs use) and how flag values are read.
+
+    unit: "bytes" reads `16GB`, "seconds" reads `90m`; "" takes the value as it is.
+    """
+    metadata = {"help": text, "flags": flags, "unit": unit}
+    if factory is not None:
+        return field(default_factory=factory, metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+class _Text(str, Enum):
+    def __str__(self) -> str:
+        return str(self.value)
+
+
+class EntryKind(_Text):
+    """What the ranks execute."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+    NOTEBOOK = "notebook"
+    COMMAND = "command"
+
+
+class Strategy(_Text):
+    """How the ranks find and use one another; decides which variables a rank gets beyond the common contract."""
+
+    DDP = "ddp"
+    FSDP = "fsdp"
+    DEEPSPEED = "deepspeed"
+    ACCELERATE = "accelerate"
+    LIGHTNING = "lightning"
+    HOROVOD = "horovod"
+    MPI = "mpi"
+    JAX = "jax"
+    TENSORFLOW = "tensorflow"
+    RAY = "ray"
+    NONE = "none"
+
+
+class StartMode(_Text):
+    """How a node starts its ranks."""
+
+    AUTO = "auto"
+    WARM = "warm"
+    EXEC = "exec"
+
+
+class ResumeMode(_Text):
+    """What a first attempt does with checkpoints that are already there."""
+
+    AUTO = "auto"
+    REQUIRED = "required"
+    NEVER = "never"
+
+
+class OnTimeLimit(_Text):
+    """What follows when the time limit is reached."""
+
+    FAIL = "fail"
+    STOP = "stop"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """What one run holds while it runs."""
+
+    nodes: int = _f(1, "Nodes in the gang.", "--nodes", "--num-nodes", "--nnodes")
+    procs_per_node: int | None = _f(
+        None,
+        "Ranks on each node; default: one per GPU that is asked for, else 1.",
+        "--procs-per-node",
+        "--nproc-per-node",
+        "--num-procs-per-node",
+    )
+    gpus_per_node: int | None = _f(
+        None, "Accelerators on each node; default: one per rank where the pool has any, else 0.", "--gpus-per-node"
+    )
+    cpus_per_rank: int | None = _f(
+        None, "CPU cores reserved for each rank; default: cores are shared, none reserved.", "--cpus-per-rank"
+    )
+    memory_bytes: int | None = _f(None, "Memory reserved on each node, e.g. 16GB.", "--memory", unit="bytes")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """The interpreter and the variables that ranks see."""
+
+    python: str | None = _f(
+        None, "Interpreter, or folder of a virtual or conda environment, that runs the ranks.", "--python", "--venv"
+    )
+    env: Mapping[str, str] = _f(
+        None, "Variable for every rank: K=V, or K to pass the value that the submitting shell has.", "--env", factory=dict
+    )
+    secrets: tuple[str, ...] = _f((), "Name of a secret to inject.", "--secret")
+    preload: tuple[str, ...] = _f((), "Module that warm start imports once for all ranks of a node.", "--preload")
+    start: StartMode = _f(StartMode.AUTO, "How ranks start: warm (import once, fork), exec, or auto.", "--start")
+    unbuffered: bool = _f(True, "Python writes its output at once.", "--unbuffered/--buffered")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPolicy:
+    """Where checkpoints live and which of them are kept."""
+
+    path: str | None = _f(None, "Folder for checkpoints; default: inside the run's own folder.", "--checkpoint-path")
+    keep_last: int = _f(3, "Newest checkpoints that are kept; 0 keeps all.", "--keep-last")
+    resume: ResumeMode = _f(
+        ResumeMode.AUTO,
+        "auto: start from the newest complete checkpoint if there is one; required: fail without one; never: start fresh.",
+        "--resume",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestartPolicy:
+    """Separate budgets for the separate kinds of failure, and the pause before a restart.
+
+    The first restart of a run follows at once; restart n of it waits `backoff_s * 2**(n - 2)`, at most `max_backoff_s`.
+    """
+
+    max_restarts: int = _f(0, "Restarts after errors of the training code.", "--max-restarts")
+    max_infrastructure_restarts: int = _f(
+        3, "Restarts after lost nodes, killed ranks and other trouble of the machines.", "--max-infra-restarts"
+    )
+    max_preemptions: int | None = _f(None, "Restarts after preemption; default: no limit.", "--max-preemptions")
+    backoff_s: float = _f(1.0, "Pause before the second restart; doubles with each further one.", "--restart-backoff", unit="seconds")
+    max_backoff_s: float = _f(60.0, "Longest pause before a restart.", "--restart-max-backoff", unit="seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopPolicy:
+    """Limits in time, and how much warning ranks get."""
+
+    time_limit_s: float | None = _f(None, "Longest time that an attempt may run, e.g. 90m.", "--time-limit", unit="seconds")
+    on_time_limit: OnTimeLimit = _f(OnTimeLimit.FAIL, "Outcome when the time limit ends the run.", "--on-time-limit")
+    grace_s: float = _f(30.0, "Time from the stop signal until processes are killed.", "--stop-grace", unit="seconds")
+    failure_grace_s: float = _f(
+        5.0, "The same, for the other ranks after one has failed.", "--failure-grace", unit="seconds"
+    )
+    start_timeout_s: float = _f(
+        300.0, "How long the gang may take to assemble before the attempt fails.", "--start-timeout", unit="seconds"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRef:
+    """The exact source tree of a run, by content."""
+
+    digest: str
+    """Hex digest of the tree manifest."""
+    workdir: str = "."
+    """Folder inside the tree in which the run was submitted and in which the ranks start; POSIX, relative."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """One training run, complete. `entry` and `entry_kind` say what runs; `args` are passed to it byte for byte."""
+
+    entry: str = _f("", "Script, module or notebook; for a command, its program.")
+    entry_kind: EntryKind = _f(EntryKind.SCRIPT, "What `entry` is.")
+    args: tuple[str, ...] = _f((), "Arguments of the entry point.")
+    name: str | None = _f(None, "Name that people read; default: from the entry point.", "--name", "--run-name")
+    project: str = _f("default", "Project that owns the run.", "--project")
+    pool: str = _f("local", "Pool of machines.", "--pool")
+    priority: int = _f(0, "Larger starts earlier.", "--priority")
+    strategy: Strategy = _f(Strategy.DDP, "How ranks work together.", "--strategy")
+    resources: Resources = _f(None, "", factory=Resources)
+    environment: Environment = _f(None, "", factory=Environment)
+    checkpoint: CheckpointPolicy = _f(None, "", factory=CheckpointPolicy)
+    restarts: RestartPolicy = _f(None, "", factory=RestartPolicy)
+    stop: StopPolicy = _f(None, "", factory=StopPolicy)
+    data_version: str | None = _f(None, "Version of the data, recorded with the run.", "--data-version")
+    outputs: tuple[str, ...] = _f(
+        (), "Path that must exist and not be empty when the run succeeds, relative to its working folder.", "--output"
+    )
+    labels: Mapping[str, str] = _f(None, "Label K=V to find the run by.", "--label", factory=dict)
+    snapshot: SnapshotRef | None = _f(None, "The packed source tree; filled in at submit.")
+    inherited_env: Mapping[str, str] = _f(
+        None, "Variables taken from the submitting shell by name pattern; filled in at submit.", factory=dict
+    )

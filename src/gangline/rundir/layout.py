@@ -1,0 +1,175 @@
+"""Where everything of a run lies. The run directory is the protocol: agents write it, everyone else reads it.
+
+    <run>/spec.json                          the spec, frozen at submit
+    <run>/code/                              the restored snapshot
+    <run>/code.json                          manifest of the snapshot
+    <run>/control.jsonl                      requests to the gang (server appends, leader follows)
+    <run>/checkpoints/                       default checkpoint folder
+    <run>/metrics/rank-00000.jsonl           what training code logged (gangline.log, progress, phase, checkpoint)
+    <run>/launches/000/launch.json           what the agents of this launch were told (owner-readable only: token, env)
+    <run>/launches/000/node-000.lock         held by that agent while it lives; its content is the agent's pid
+    <run>/launches/000/node-000.log          the agent's own stdout and stderr
+    <run>/launches/000/leader.json           address of the leader, written by rename once it listens
+    <run>/attempts/0/gang.json               members of the attempt
+    <run>/attempts/0/notice.json             a stop or preemption notice, for `gangline.should_stop()`
+    <run>/attempts/0/result.json             how the attempt ended; once, by rename, by the leader
+    <run>/attempts/0/node-000/events.jsonl   journal of that agent
+    <run>/attempts/0/node-000/system.jsonl   samples of CPU, memory, disk, network, accelerators
+    <run>/attempts/0/node-000/environment.json  interpreter, packages, drivers, devices, host
+    <run>/attempts/0/rank-00003.log          stdout and stderr, as bytes, written by the rank itself
+    <run>/attempts/0/rank-00003.index        time to offset of the log, kept by the agent
+    <run>/attempts/0/rank-00003.error.json   the exception that ended the rank
+    <run>/attempts/0/rank-00003.stacks       stack dumps
+    <run>/attempts/0/rank-00003.cooperative  exists once the rank handles the stop signal by `gangline.should_stop()`
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["AttemptDir", "LaunchDir", "RunDir"]
+
+_ATTEMPT = re.compile(r"\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptDir:
+    """Paths of one attempt."""
+
+    path: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.path.name)
+
+    @property
+    def gang(self) -> Path:
+        return self.path / "gang.json"
+
+    @property
+    def notice(self) -> Path:
+        return self.path / "notice.json"
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result.json"
+
+    def node(self, node: int) -> Path:
+        return self.path / f"node-{node:03d}"
+
+    def events(self, node: int) -> Path:
+        return self.node(node) / "events.jsonl"
+
+    def system(self, node: int) -> Path:
+        return self.node(node) / "system.jsonl"
+
+    def environment(self, node: int) -> Path:
+        return self.node(node) / "environment.json"
+
+    def log(self, rank: int) -> Path:
+        return self.path / f"rank-{rank:05d}.log"
+
+    def index(self, rank: int) -> Path:
+        return self.path / f"rank-{rank:05d}.index"
+
+    def error(self, rank: int) -> Path:
+        return self.path / f"rank-{rank:05d}.error.json"
+
+    def stacks(self, rank: int) -> Path:
+        return self.path / f"rank-{rank:05d}.stacks"
+
+    def cooperative(self, rank: int) -> Path:
+        return self.path / f"rank-{rank:05d}.cooperative"
+
+    def ranks(self) -> list[int]:
+        """Ranks that have a log, ascending."""
+        return sorted(int(path.stem.removeprefix("rank-")) for path in self.path.glob("rank-*.log"))
+
+    def nodes(self) -> list[int]:
+        """Nodes that have a folder, ascending."""
+        return sorted(int(path.name.removeprefix("node-")) for path in self.path.glob("node-*") if path.is_dir())
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchDir:
+    """Paths of one launch: one set of agents."""
+
+    path: Path
+
+    @property
+    def number(self) -> int:
+        return int(self.path.name)
+
+    @property
+    def spec(self) -> Path:
+        return self.path / "launch.json"
+
+    @property
+    def leader(self) -> Path:
+        return self.path / "leader.json"
+
+    def lock(self, node: int) -> Path:
+        return self.path / f"node-{node:03d}.lock"
+
+    def log(self, node: int) -> Path:
+        return self.path / f"node-{node:03d}.log"
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """Paths of one run."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        return self.path / "spec.json"
+
+    @property
+    def code(self) -> Path:
+        return self.path / "code"
+
+    @property
+    def code_manifest(self) -> Path:
+        return self.path / "code.json"
+
+    @property
+    def control(self) -> Path:
+        return self.path / "control.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def metrics(self, rank: int) -> Path:
+        return self.path / "metrics" / f"rank-{rank:05d}.jsonl"
+
+    def metric_ranks(self) -> list[int]:
+        """Ranks that have logged anything, ascending."""
+        return sorted(int(path.stem.removeprefix("rank-")) for path in (self.path / "metrics").glob("rank-*.jsonl"))
+
+    def attempt(self, number: int) -> AttemptDir:
+        return AttemptDir(self.path / "attempts" / str(number))
+
+    def launch(self, number: int) -> LaunchDir:
+        return LaunchDir(self.path / "launches" / f"{number:03d}")
+
+    def attempts(self) -> list[AttemptDir]:
+        """Attempts that were begun, in numeric order."""
+        return [AttemptDir(path) for path in _numbered(self.path / "attempts")]
+
+    def launches(self) -> list[LaunchDir]:
+        """Launches that were begun, in numeric order."""
+        return [LaunchDir(path) for path in _numbered(self.path / "launches")]
+
+
+def _numbered(folder: Path) -> Iterator[Path]:
+    if not folder.is_dir():
+        return iter(())
+    found = [path for path in folder.iterdir() if _ATTEMPT.fullmatch(path.name) and path.is_dir()]
+    return iter(sorted(found, key=lambda path: int(path.name)))

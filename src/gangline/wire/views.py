@@ -1,0 +1,258 @@
+"""The JSON that the server answers with, and that `--json` prints. Documented and stable; see docs/reference/json.md.
+
+Typed dictionaries rather than models: the client pays nothing to import them, the server publishes them in OpenAPI.
+Times are seconds since the epoch (float), durations seconds, sizes bytes. A field that is not known is null, never absent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from typing_extensions import TypedDict
+
+__all__ = [
+    "AttemptView",
+    "CheckpointView",
+    "CodeView",
+    "ErrorView",
+    "EventView",
+    "FailureView",
+    "HealthView",
+    "LogChunk",
+    "MetricBucket",
+    "MetricView",
+    "NodeView",
+    "PoolView",
+    "RankView",
+    "RunDetail",
+    "RunSummary",
+]
+
+
+class RunSummary(TypedDict):
+    """One row of `gangline ps`."""
+
+    id: str
+    name: str
+    project: str
+    user: str
+    pool: str
+    phase: str
+    reason: str | None
+    message: str
+    nodes: int
+    procs_per_node: int
+    gpus_per_node: int
+    attempt: int | None
+    """Number of the newest attempt; null before the first."""
+    restarts: int
+    exit_code: int | None
+    """The run's outcome as `gangline` would exit with it; null while it is not over."""
+    created: float
+    started: float | None
+    ended: float | None
+    step: int | None
+    """Newest step that rank 0 reported."""
+    total_steps: int | None
+    labels: dict[str, str]
+
+
+class FailureView(TypedDict):
+    """The first rank that failed, by time."""
+
+    rank: int
+    node: int
+    host: str
+    pid: int | None
+    exit_code: int | None
+    signal: int | None
+    signal_name: str | None
+    time: float
+    error_type: str | None
+    error_message: str | None
+    traceback: str | None
+    log_tail: str
+
+
+class RankView(TypedDict):
+    """One rank of one attempt."""
+
+    rank: int
+    node: int
+    pid: int | None
+    exit_code: int | None
+    signal: int | None
+    ended_by: str | None
+    """`self` or `platform`; null while it runs."""
+    started: float | None
+    ended: float | None
+    peak_rss_bytes: int | None
+
+
+class NodeView(TypedDict):
+    """One node of one attempt."""
+
+    node: int
+    host: str
+    address: str
+    agent_pid: int | None
+    devices: list[str]
+    environment: dict[str, Any] | None
+    """Interpreter, packages, drivers, devices; see docs/reference/run-directory.md."""
+
+
+class AttemptView(TypedDict):
+    """One start of the whole gang."""
+
+    number: int
+    launch: int
+    outcome: str | None
+    """`succeeded`, `failed`, `stopped`, `preempted`; null while it runs."""
+    reason: str | None
+    message: str
+    started: float | None
+    running: float | None
+    """When every rank had been started."""
+    ended: float | None
+    resume: str | None
+    """Checkpoint that it started from."""
+    resume_step: int | None
+    start_mode: str | None
+    """`warm` or `exec`."""
+    first_failure: FailureView | None
+    ranks: list[RankView]
+    nodes: list[NodeView]
+
+
+class CheckpointView(TypedDict):
+    """One committed checkpoint."""
+
+    step: int
+    attempt: int
+    path: str
+    size_bytes: int
+    num_files: int
+    time: float
+    duration_s: float | None
+    kept: bool
+    """False once retention has removed it."""
+    latest: bool
+
+
+class CodeView(TypedDict):
+    """What was packed at submit."""
+
+    digest: str
+    workdir: str
+    root: str
+    num_files: int
+    size_bytes: int
+    commit: str | None
+    branch: str | None
+    remote: str | None
+    dirty: bool
+    diff: str | None
+    """`git diff HEAD` of tracked files; null without git."""
+    untracked: list[str]
+    excluded: list[dict[str, Any]]
+    """What was left out: {"path", "rule", "num_files", "size_bytes"}."""
+
+
+class EventView(TypedDict):
+    """One entry in a run's history."""
+
+    seq: int
+    time: float
+    kind: str
+    message: str
+    data: dict[str, Any]
+
+
+class RunDetail(RunSummary):
+    """All that is known of one run: `gangline show RUN --json`."""
+
+    spec: dict[str, Any]
+    run_dir: str
+    attempts: list[AttemptView]
+    checkpoints: list[CheckpointView]
+    code: CodeView | None
+    events: list[EventView]
+    metrics: dict[str, float | None]
+    """Newest value of each metric of rank 0."""
+    tokens_per_s: float | None
+    duration_s: float | None
+    client: dict[str, Any]
+    """Who submitted, from which host, folder and command line."""
+
+
+class MetricBucket(TypedDict):
+    """Values of one metric over a range of steps."""
+
+    step: int
+    """First step of the bucket."""
+    last_step: int
+    count: int
+    min: float | None
+    max: float | None
+    mean: float | None
+
+
+class MetricView(TypedDict):
+    """One metric as a chart needs it."""
+
+    name: str
+    rank: int
+    count: int
+    buckets: list[MetricBucket]
+
+
+class LogChunk(TypedDict):
+    """A piece of one rank's log."""
+
+    rank: int
+    attempt: int
+    offset: int
+    next_offset: int
+    size: int
+    text: str
+    """Bytes decoded as UTF-8, invalid ones replaced."""
+    complete: bool
+    """True when the rank has ended and this piece reaches the end of its log."""
+
+
+class PoolView(TypedDict):
+    """One configured backend."""
+
+    name: str
+    backend: str
+    nodes: int
+    ranks: int
+    cpus: int
+    memory_bytes: int
+    devices: list[str]
+    device_kind: str
+    free_devices: list[str]
+    free_cpus: int
+    running: int
+    queued: int
+
+
+class HealthView(TypedDict):
+    """Who answers."""
+
+    version: str
+    pid: int
+    started: float
+    home: str
+    runs_live: int
+    runs_queued: int
+    rss_bytes: int | None
+
+
+class ErrorView(TypedDict):
+    """Body of every answer that is not a success: {"error": {...}}."""
+
+    code: str
+    what: str
+    why: str
+    fix: str
