@@ -1,0 +1,70 @@
+"""The state folder of a server: `GANGLINE_HOME`, by default `~/.gangline`, readable by its owner alone.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gangline.rundir.layout import RunDir
+
+__all__ = ["Home"]
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """Paths in the state folder."""
+
+    path: Path
+
+    @classmethod
+    def from_env(cls, env: Mapping[str, str] = os.environ) -> Home:
+        """The folder that the environment names, else `~/.gangline`; absolute."""
+        return cls(Path(env.get("GANGLINE_HOME") or "~/.gangline").expanduser().absolute())
+
+    def create(self) -> Home:
+        """Make the folder and its parts, for the owner alone."""
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.path.chmod(0o700)
+        for folder in (self.runs, self.objects, self.snapshots):
+            folder.mkdir(exist_ok=True)
+        return self
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "server.lock"
+
+    @property
+    def server(self) -> Path:
+        return self.path / "server.json"
+
+    @property
+    def server_log(self) -> Path:
+        return self.path / "server.log"
+
+    @property
+    def token(self) -> Path:
+        return self.path / "token"
+
+    @property
+    def database(self) -> Path:
+        return self.path / "gangline.db"
+
+    @property
+    def objects(self) -> Path:
+        return self.path / "objects"
+
+    @property
+    def snapshots(self) -> Path:
+        return self.path / "snapshots"
+
+    @property
+    def runs(self) -> Path:
+        return self.path / "runs"
+
+    def run(self, run_id: str) -> RunDir:
+        return RunDir(self.runs / run_id)
