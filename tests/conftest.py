@@ -1,0 +1,133 @@
+"""What all tests share: private state folders, a server for real runs, and proof that nothing is left behind."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import pytest_socket
+
+TESTS = Path(__file__).resolve().parent
+REQUIRE_SERVICES = os.environ.get("GANGLINE_REQUIRE_SERVICES") == "1"
+GONE_WITHIN_S = 10.0
+
+SERVICES: dict[str, tuple[Callable[[], bool], str]] = {
+    "torch": (lambda: importlib.util.find_spec("torch") is not None, "needs PyTorch: make setup"),
+    "root": (lambda: os.geteuid() == 0, "needs root"),
+    "git": (lambda: shutil.which("git") is not None, "needs git"),
+}
+"""Marker -> whether this machine has it, and what to say if not."""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _skip_or_fail(item)
+    if TESTS / "unit" in item.path.parents:
+        pytest_socket.disable_socket(allow_unix_socket=True)  # event loops need a socket pair
+
+
+def pytest_runtest_teardown() -> None:
+    pytest_socket.enable_socket()
+
+
+def _skip_or_fail(item: pytest.Item) -> None:
+    for marker, (is_there, need) in SERVICES.items():
+        if item.get_closest_marker(marker) is None or is_there():
+            continue
+        if REQUIRE_SERVICES:
+            pytest.fail(f"{need} (GANGLINE_REQUIRE_SERVICES=1 turns skips into failures)", pytrace=False)
+        pytest.skip(need)
+
+
+@pytest.fixture(autouse=True)
+def _private_environment(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test may see the real state folder, nor settings of the shell or of a run that surrounds the tests."""
+    for name in list(os.environ):
+        if name.startswith("GANGLINE_") and name != "GANGLINE_REQUIRE_SERVICES":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("GANGLINE_HOME", str(tmp_path_factory.getbasetemp() / "unused-home"))
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state folder of this test alone, named by GANGLINE_HOME; no process that uses it may outlive the test."""
+    folder = tmp_path / "home"
+    monkeypatch.setenv("GANGLINE_HOME", str(folder))
+    yield folder
+    stop_server(folder)
+    assert_nothing_left(folder)
+
+
+@pytest.fixture(scope="session")
+def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A state folder with a running embedded server, one for each test worker; checked for leftovers at the end."""
+    folder = tmp_path_factory.mktemp("shared-home")
+    gangline("ps", home=folder)  # the first command that needs a server starts it
+    yield folder
+    stop_server(folder)
+    assert_nothing_left(folder)
+
+
+@pytest.fixture
+def shared_server(shared_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The shared server, as the one that this test's commands and clients talk to. Returns its state folder."""
+    monkeypatch.setenv("GANGLINE_HOME", str(shared_home))
+    return shared_home
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of the loopback interface that nobody listened on a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def gangline(
+    *args: str, home: Path, cwd: Path | None = None, timeout_s: float = 120.0
+) -> subprocess.CompletedProcess[str]:
+    """Run the command line against a state folder; never raises for its exit code."""
+    command = [str(Path(sys.executable).with_name("gangline")), *args]
+    env = {**os.environ, "GANGLINE_HOME": str(home)}
+    return subprocess.run(command, cwd=cwd, env=env, text=True, capture_output=True, timeout=timeout_s, check=False)
+
+
+def stop_server(home: Path) -> None:
+    """End the embedded server of a state folder, if there is one."""
+    if (home / "server.json").exists():
+        gangline("server", "stop", home=home)
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Every process whose arguments or environment name the folder: server, agents, warm helpers and ranks all do."""
+    mark = str(folder)
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+            texts = [*process.cmdline(), *process.environ().values()]
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        if any(mark in text for text in texts):
+            found.append(process)
+    return found
+
+
+def assert_nothing_left(folder: Path, within_s: float = GONE_WITHIN_S) -> None:
+    """Wait for the processes of a state folder to end; what is still there is killed, and fails the test."""
+    deadline = time.monotonic() + within_s
+    while (left := processes_of(folder)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    described = [f"{process.pid} {' '.join(process.cmdline())[:200]}" for process in left if process.is_running()]
+    for process in left:
+        process.kill()
+    assert not described, f"processes left behind: {described}"
