@@ -55,6 +55,8 @@ class RunSummary(TypedDict):
     """Newest step that rank 0 reported."""
     total_steps: int | None
     labels: dict[str, str]
+    version: int
+    """Grows with every move of the run; what `GET /runs/{id}/wait` waits to see change."""
 
 
 class FailureView(TypedDict):
