@@ -56,6 +56,14 @@ class Starter(Protocol):
         """A descriptor that turns readable when `exits` may have something to say."""
         ...
 
+    def ready(self) -> bool:
+        """Whether `start` would work at once; false while a helper still imports. `fileno` turns readable when it changes."""
+        ...
+
+    def own_pids(self) -> frozenset[int]:
+        """Processes of the starter itself (the warm helper), which stopping an attempt must spare; their children are ranks."""
+        ...
+
     def start(self, rank: RankStart) -> int:
         """Start a rank and return its pid.
 
