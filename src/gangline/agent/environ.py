@@ -1,0 +1,150 @@
+"""The environment contract of a rank: the same on every backend, and byte for byte. Pure; standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gangline.agent.launchspec import LaunchSpec
+from gangline.domain.spec import Strategy
+
+__all__ = ["AttemptTerms", "render_rank_environment", "scrub"]
+
+_LEAKING_PREFIXES = ("SLURM_", "SLURMD_", "PMI_", "PMIX_", "OMPI_", "PRTE_", "PALS_", "TORCHELASTIC_", "GANGLINE_", "ROLE_")
+_LEAKING_NAMES = frozenset(
+    {
+        "RANK",
+        "LOCAL_RANK",
+        "WORLD_SIZE",
+        "LOCAL_WORLD_SIZE",
+        "NODE_RANK",
+        "GROUP_RANK",
+        "GROUP_WORLD_SIZE",
+        "NNODES",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TF_CONFIG",
+        "JAX_COORDINATOR_ADDRESS",
+        "JAX_NUM_PROCESSES",
+        "JAX_PROCESS_ID",
+        "JAX_LOCAL_DEVICE_IDS",
+        "HYDRA_CONTROL_FD",
+        "MPI_LOCALRANKID",
+        "MPI_LOCALNRANKS",
+    }
+)
+_VISIBILITY = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptTerms:
+    """What the leader has settled for all ranks of one attempt."""
+
+    attempt: int
+    master_addr: str
+    master_port: int
+    resume: str = ""
+    """Absolute path of the checkpoint to start from, or ""."""
+    cluster: Sequence[str] = ()
+    """`address:port` of every rank in order, for strategies that need the whole list; else empty."""
+
+
+def scrub(base: Mapping[str, str]) -> dict[str, str]:
+    """The agent's own environment without what a scheduler or another launcher meant for it alone."""
+    return {
+        name: value
+        for name, value in base.items()
+        if name not in _LEAKING_NAMES and not name.startswith(_LEAKING_PREFIXES)
+    }
+
+
+def render_rank_environment(
+    launch: LaunchSpec,
+    terms: AttemptTerms,
+    rank: int,
+    *,
+    base: Mapping[str, str],
+    run_dir: str,
+    node_cpus: int,
+) -> dict[str, str]:
+    """The whole environment of one rank.
+
+    Args:
+        base: environment of the agent; scrubbed here.
+        node_cpus: CPUs that the ranks of this node may share, >= 1.
+    """
+    env = {**scrub(base), **launch.env}
+    env.update(_place(launch, rank))
+    env.update(_rendezvous(launch, terms))
+    env.update(_gangline(launch, terms, rank, run_dir=run_dir))
+    env.update(_devices(launch, launch.node_of(rank)))
+    env.update(_strategy(launch, terms, rank))
+    env.setdefault("OMP_NUM_THREADS", str(_threads(launch, node_cpus)))
+    if launch.unbuffered:
+        env["PYTHONUNBUFFERED"] = "1"
+    return env
+
+
+def _place(launch: LaunchSpec, rank: int) -> dict[str, str]:
+    node = launch.node_of(rank)
+    numbers = {
+        "RANK": rank,
+        "LOCAL_RANK": rank - node * launch.procs_per_node,
+        "WORLD_SIZE": launch.world_size,
+        "LOCAL_WORLD_SIZE": launch.procs_per_node,
+        "NODE_RANK": node,
+        "GROUP_RANK": node,
+        "GROUP_WORLD_SIZE": launch.nodes,
+        "NNODES": launch.nodes,
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": launch.world_size,
+    }
+    return {name: str(number) for name, number in numbers.items()}
+
+
+def _rendezvous(launch: LaunchSpec, terms: AttemptTerms) -> dict[str, str]:
+    return {
+        "MASTER_ADDR": terms.master_addr,
+        "MASTER_PORT": str(terms.master_port),
+        "TORCHELASTIC_RUN_ID": launch.run_id,
+        "TORCHELASTIC_RESTART_COUNT": str(terms.attempt),
+        "TORCHELASTIC_MAX_RESTARTS": str(launch.restarts.max_restarts),
+    }
+
+
+def _gangline(launch: LaunchSpec, terms: AttemptTerms, rank: int, *, run_dir: str) -> dict[str, str]:
+    return {
+        "GANGLINE_RUN_ID": launch.run_id,
+        "GANGLINE_RUN_NAME": launch.run_name,
+        "GANGLINE_LAUNCH": str(launch.launch),
+        "GANGLINE_ATTEMPT": str(terms.attempt),
+        "GANGLINE_RUN_DIR": run_dir,
+        "GANGLINE_RESUME": terms.resume,
+        "GANGLINE_CHECKPOINT_DIR": launch.checkpoint.path or "",
+        "GANGLINE_KEEP_LAST": str(launch.checkpoint.keep_last),
+        "GANGLINE_NODE": str(launch.node_of(rank)),
+    }
+
+
+def _devices(launch: LaunchSpec, node: int) -> dict[str, str]:
+    """Every rank of a node sees all of the node's devices, and picks by LOCAL_RANK, as under torchrun."""
+    variable = _VISIBILITY.get(launch.device_kind)
+    return {} if variable is None else {variable: ",".join(launch.devices_of(node))}
+
+
+def _strategy(launch: LaunchSpec, terms: AttemptTerms, rank: int) -> dict[str, str]:
+    if launch.strategy is Strategy.JAX:
+        return {
+            "JAX_COORDINATOR_ADDRESS": f"{terms.master_addr}:{terms.master_port}",
+            "JAX_NUM_PROCESSES": str(launch.world_size),
+            "JAX_PROCESS_ID": str(rank),
+        }
+    if launch.strategy is Strategy.TENSORFLOW:
+        task = {"type": "worker", "index": rank}
+        return {"TF_CONFIG": json.dumps({"cluster": {"worker": list(terms.cluster)}, "task": task})}
+    return {}
+
+
+def _threads(launch: LaunchSpec, node_cpus: int) -> int:
+    return launch.cpus_per_rank or max(1, node_cpus // launch.procs_per_node)

@@ -1,0 +1,155 @@
+"""What the agents of one launch were told: `launch.json`, typed. Standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gangline.domain.errors import InvalidRequest
+from gangline.domain.phase import Budget
+from gangline.domain.spec import (
+    CheckpointPolicy,
+    EntryKind,
+    OnTimeLimit,
+    RestartPolicy,
+    ResumeMode,
+    StartMode,
+    StopPolicy,
+    Strategy,
+)
+from gangline.rundir.layout import RunDir
+
+__all__ = ["LAUNCH_VERSION", "LaunchInvalid", "LaunchSpec", "load_launch", "parse_launch"]
+
+LAUNCH_VERSION = 1
+
+
+class LaunchInvalid(InvalidRequest):
+    """`launch.json` is missing, torn, or not what this agent understands."""
+
+    code = "launch_invalid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """One launch, complete. The fields are those of `launch.json`; see docs/contributing/architecture.md."""
+
+    run_id: str
+    run_name: str
+    launch: int
+    first_attempt: int
+    nodes: int
+    procs_per_node: int
+    token: str = field(repr=False)
+    entry_kind: EntryKind
+    entry: str
+    args: tuple[str, ...] = ()
+    workdir: str = "."
+    python: str
+    env: Mapping[str, str] = field(default_factory=dict, repr=False)
+    unbuffered: bool = True
+    start: StartMode = StartMode.AUTO
+    preload: tuple[str, ...] = ()
+    strategy: Strategy = Strategy.DDP
+    devices: tuple[tuple[str, ...], ...] = ()
+    """Visible devices of each node; shorter than `nodes` where the pool hands out none."""
+    device_kind: str = ""
+    cpus_per_rank: int | None = None
+    checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
+    """Its `path` is absolute."""
+    restarts: RestartPolicy = field(default_factory=RestartPolicy)
+    restarts_used: Mapping[Budget, int] = field(default_factory=dict)
+    stop: StopPolicy = field(default_factory=StopPolicy)
+    outputs: tuple[str, ...] = ()
+    delay_s: float = 0.0
+    control_offset: int = 0
+    """Size of `control.jsonl` when this launch was made: what lies before it is none of its business."""
+
+    @property
+    def world_size(self) -> int:
+        return self.nodes * self.procs_per_node
+
+    def devices_of(self, node: int) -> tuple[str, ...]:
+        """Devices that a node may use."""
+        return self.devices[node] if node < len(self.devices) else ()
+
+    def ranks_of(self, node: int) -> range:
+        """Global ranks of a node."""
+        return range(node * self.procs_per_node, (node + 1) * self.procs_per_node)
+
+    def node_of(self, rank: int) -> int:
+        """Node that holds a global rank."""
+        return rank // self.procs_per_node
+
+
+def load_launch(run: RunDir, number: int) -> LaunchSpec:
+    """Read `launch.json`.
+
+    Raises:
+        LaunchInvalid: it cannot be read, or says what this agent does not understand.
+    """
+    path = run.launch(number).spec
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise LaunchInvalid(f"Launch {number} has no readable {path}", why=str(error)) from error
+    return parse_launch(raw, default_checkpoints=run.checkpoints)
+
+
+def parse_launch(raw: Mapping[str, Any], *, default_checkpoints: Path) -> LaunchSpec:
+    """Check and type what `launch.json` says.
+
+    Args:
+        default_checkpoints: taken where the launch names no checkpoint folder.
+    Raises:
+        LaunchInvalid: a key is missing, or its value is of the wrong kind.
+    """
+    if raw.get("version") != LAUNCH_VERSION:
+        raise LaunchInvalid(
+            f"launch.json is of version {raw.get('version')}",
+            why=f"this agent understands version {LAUNCH_VERSION}",
+            fix="Start agents and server from one version of Gangline",
+        )
+    try:
+        spec = _typed(raw, default_checkpoints)
+    except (KeyError, TypeError, ValueError) as error:
+        raise LaunchInvalid("launch.json is not complete", why=f"{type(error).__name__}: {error}") from error
+    if spec.nodes < 1 or spec.procs_per_node < 1:
+        raise LaunchInvalid(f"A gang of {spec.nodes} nodes with {spec.procs_per_node} ranks each cannot be")
+    return spec
+
+
+def _typed(raw: Mapping[str, Any], default_checkpoints: Path) -> LaunchSpec:
+    return LaunchSpec(
+        **{name: raw[name] for name in ("run_id", "run_name", "launch", "first_attempt", "nodes", "procs_per_node")},
+        **{name: raw[name] for name in ("token", "entry", "python")},
+        **{name: raw[name] for name in _PLAIN if name in raw},
+        **{name: tuple(raw[name]) for name in ("args", "preload", "outputs") if name in raw},
+        entry_kind=EntryKind(raw["entry_kind"]),
+        start=StartMode(raw.get("start", StartMode.AUTO.value)),
+        strategy=Strategy(raw.get("strategy", Strategy.DDP.value)),
+        devices=tuple(tuple(str(device) for device in node) for node in raw.get("devices") or ()),
+        checkpoint=_checkpoint(raw.get("checkpoint") or {}, default_checkpoints),
+        restarts=RestartPolicy(**raw.get("restarts") or {}),
+        restarts_used={Budget(name): count for name, count in (raw.get("restarts_used") or {}).items()},
+        stop=_stop(raw.get("stop") or {}),
+    )
+
+
+_PLAIN = ("workdir", "env", "unbuffered", "device_kind", "cpus_per_rank", "delay_s", "control_offset")
+
+
+def _checkpoint(raw: Mapping[str, Any], default: Path) -> CheckpointPolicy:
+    return CheckpointPolicy(
+        path=raw.get("path") or str(default),
+        keep_last=raw.get("keep_last", CheckpointPolicy().keep_last),
+        resume=ResumeMode(raw.get("resume", ResumeMode.AUTO.value)),
+    )
+
+
+def _stop(raw: Mapping[str, Any]) -> StopPolicy:
+    policy = OnTimeLimit(raw.get("on_time_limit", OnTimeLimit.FAIL.value))
+    return StopPolicy(**{**raw, "on_time_limit": policy})
