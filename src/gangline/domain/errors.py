@@ -3,6 +3,7 @@
     GanglineError
     ├── InvalidRequest      the user asked for something that cannot be (a typo, an impossible size)
     │   ├── SpecInvalid     a key or value of the run spec
+    │   ├── GangTooLarge    no state of the pool could ever hold the gang
     │   └── SnapshotRefused the working tree cannot be packed as it is
     ├── NotFound            no such run, rank, attempt, snapshot, metric
     ├── Conflict            the thing exists, but its state forbids the request
@@ -30,6 +31,7 @@ __all__ = [
     "AuthFailed",
     "BackendError",
     "Conflict",
+    "GangTooLarge",
     "GanglineError",
     "InvalidRequest",
     "NoCapacity",
@@ -85,6 +87,12 @@ class SpecInvalid(InvalidRequest):
     """A key or a value of a run spec is wrong."""
 
     code = "spec_invalid"
+
+
+class GangTooLarge(InvalidRequest):
+    """No state of the pool could ever hold the gang."""
+
+    code = "gang_too_large"
 
 
 class SnapshotRefused(InvalidRequest):

@@ -1,0 +1,156 @@
+"""A backend without machines, which does what a test tells it: refuse, lie, forget, stay silent, kill."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from gangline.domain.errors import BackendError, Rejected, Transient
+from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, PoolCapacity
+from gangline.testing.builders import make_capacity
+
+__all__ = ["FakeBackend", "FakeLaunch"]
+
+
+@dataclass(slots=True, kw_only=True)
+class FakeLaunch:
+    """One launch that the fake holds."""
+
+    launch: Launch
+    key: str
+    liveness: Liveness = Liveness.ALIVE
+    cancelled: bool = False
+    """Ended from outside Gangline."""
+    preempted: bool = False
+    lost_nodes: set[int] = field(default_factory=set)
+    lie: Observation | None = None
+    detail: str = ""
+
+
+class FakeBackend:
+    """Implements `gangline.ports.Backend` in memory. Launches live until a test or `cancel` ends them.
+
+    Args:
+        capacity: what the pool holds; default `make_capacity()`.
+        pending: launches begin PENDING, as on a cluster, until `begin` is called.
+    """
+
+    name: ClassVar[str] = "fake"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(
+        {Capability.SHARED_FILES, Capability.MULTI_NODE, Capability.DEVICES}
+    )
+
+    def __init__(self, capacity: PoolCapacity | None = None, *, pending: bool = False) -> None:
+        self._capacity = capacity or make_capacity()
+        self._pending = pending
+        self._refusals: deque[BackendError] = deque()
+        self._lost_answers = 0
+        self._silent = False
+        self.launches: dict[str, FakeLaunch] = {}
+        """Everything that was ever started, by idempotency key."""
+        self.submits: list[str] = []
+        """The key of every call of `submit`, those that were refused included."""
+        self.cancels: list[Handle] = []
+
+    def capacity(self) -> PoolCapacity:
+        return self._capacity
+
+    def render(self, gang: GangSpec) -> Launch:
+        nodes = range(gang.nodes)
+        commands = tuple(("fake-agent", gang.run_dir, str(gang.launch), str(node)) for node in nodes)
+        return Launch(backend=self.name, commands=commands, gang=gang)
+
+    def submit(self, launch: Launch, *, key: str) -> Handle:
+        self.submits.append(key)
+        if self._refusals:
+            raise self._refusals.popleft()
+        if key not in self.launches:
+            begun = Liveness.PENDING if self._pending else Liveness.ALIVE
+            self.launches[key] = FakeLaunch(launch=launch, key=key, liveness=begun)
+        if self._lost_answers:
+            self._lost_answers -= 1
+            raise Transient("The fake backend did not answer", why="The launch may have been made all the same")
+        return Handle(backend=self.name, version=1, data={"key": key})
+
+    def observe(self, handles: Sequence[Handle]) -> dict[int, Observation]:
+        return {index: self._observe_one(handle) for index, handle in enumerate(handles)}
+
+    def cancel(self, handle: Handle) -> None:
+        self.cancels.append(handle)
+        held = self.launches.get(handle.data["key"])
+        if held is not None:
+            held.liveness = Liveness.GONE
+
+    def find(self, which: Handle | str) -> FakeLaunch:
+        """The launch of a handle, or the newest one of a run id.
+
+        Raises:
+            Rejected: there is none.
+        """
+        if isinstance(which, Handle):
+            found = [self.launches[which.data["key"]]] if which.data["key"] in self.launches else []
+        else:
+            found = [held for held in self.launches.values() if held.launch.gang.run_id == which]
+        if not found:
+            raise Rejected(f"The fake backend knows no launch of {which}")
+        return found[-1]
+
+    def refuse(self, error: BackendError, *, times: int = 1) -> None:
+        """The next calls of `submit` raise `error` and start nothing."""
+        self._refusals.extend([error] * times)
+
+    def lose_answers(self, times: int = 1) -> None:
+        """The next calls of `submit` start the launch, and raise Transient all the same."""
+        self._lost_answers += times
+
+    def silence(self, *, on: bool = True) -> None:
+        """Answer UNKNOWN for everything, until it is switched off."""
+        self._silent = on
+
+    def begin(self, which: Handle | str) -> None:
+        """A pending launch has got its machines."""
+        self.find(which).liveness = Liveness.ALIVE
+
+    def kill(self, which: Handle | str, *, from_outside: bool = False) -> None:
+        """All agents are gone; with `from_outside` the backend knows that a person ended them."""
+        held = self.find(which)
+        held.liveness, held.cancelled = Liveness.GONE, from_outside
+
+    def preempt(self, which: Handle | str) -> None:
+        """The backend took the machines away."""
+        held = self.find(which)
+        held.liveness, held.preempted = Liveness.GONE, True
+
+    def lose_node(self, which: Handle | str, node: int) -> None:
+        """The agent of one node is gone; the others live."""
+        self.find(which).lost_nodes.add(node)
+
+    def lie(self, which: Handle | str, observation: Observation | None) -> None:
+        """Answer this, whatever is true; None ends the lie."""
+        self.find(which).lie = observation
+
+    def forget(self, which: Handle | str) -> None:
+        """Know nothing of the launch any more."""
+        del self.launches[self.find(which).key]
+
+    def live(self) -> list[FakeLaunch]:
+        """Launches that are not over."""
+        return [held for held in self.launches.values() if held.liveness is not Liveness.GONE]
+
+    def _observe_one(self, handle: Handle) -> Observation:
+        if self._silent:
+            return Observation(liveness=Liveness.UNKNOWN, detail="the fake backend is silent")
+        held = self.launches.get(handle.data["key"])
+        if held is None:
+            return Observation(liveness=Liveness.GONE, detail="no such launch")
+        if held.lie is not None:
+            return held.lie
+        return Observation(
+            liveness=held.liveness,
+            detail=held.detail,
+            cancelled=held.cancelled,
+            preempted=held.preempted,
+            lost_nodes=tuple(sorted(held.lost_nodes)),
+        )
