@@ -1,7 +1,8 @@
 """The JSON that the server answers with, and that `--json` prints. Documented and stable; see docs/reference/json.md.
 
 Typed dictionaries rather than models: the client pays nothing to import them, the server publishes them in OpenAPI.
-Times are seconds since the epoch (float), durations seconds, sizes bytes. A field that is not known is null, never absent.
+Times are seconds since the epoch (float), durations seconds, sizes bytes. A field that is not known is null, never
+absent.
 """
 
 from __future__ import annotations

@@ -1,0 +1,119 @@
+"""Read a YAML file into tables, lists and text, with the line of every key.
+
+What is written is what arrives: values that are not quoted stay text as they stand (`1e-4`, `1.10`, `yes`, `012`,
+`12:30:00`), and the key that takes them decides whether they are numbers. Only `null`, `~` and nothing mean null.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from gangline.domain.errors import SpecInvalid
+from gangline.wire.schema import Path
+
+__all__ = ["read_yaml"]
+
+_NULLS = frozenset({"", "~", "null", "Null", "NULL"})
+_STANDARD = "tag:yaml.org,2002:"
+_PLAIN_TAGS = frozenset(
+    _STANDARD + name for name in ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "value", "merge")
+)
+_MAX_BYTES = 1_000_000
+
+
+def read_yaml(path: FilePath) -> tuple[dict[str, object], dict[Path, int]]:
+    """The file's table, and the line (from 1) of every key in it.
+
+    Raises:
+        SpecInvalid: the file cannot be read, is no UTF-8, no YAML, empty, no table, or names a key twice.
+    """
+    root = _compose(_read_text(path), path)
+    if root is None:
+        raise SpecInvalid(f"{path} is empty", fix="Write at least `script: train.py`, or leave the file out.")
+    if not isinstance(root, MappingNode):
+        raise SpecInvalid(f"{path} holds {_kind(root)}", fix="Write keys with values, such as `script: train.py`.")
+    lines: dict[Path, int] = {}
+    try:
+        return _table(root, (), lines, path), lines
+    except RecursionError:
+        raise SpecInvalid(f"{path} is nested without end", fix="An alias (`*name`) must not hold itself.") from None
+
+
+def _read_text(path: FilePath) -> str:
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise SpecInvalid(f"{path} cannot be read", why=error.strerror or str(error), fix="Check the path.") from None
+    if len(raw) > _MAX_BYTES:
+        raise SpecInvalid(f"{path} has {len(raw)} bytes, {_MAX_BYTES} are allowed", fix="Is it the right file?")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise SpecInvalid(f"{path}, line {line} is not UTF-8", fix="Save the file as UTF-8.") from None
+
+
+def _compose(text: str, path: FilePath) -> Node | None:
+    try:
+        found: Node | None = yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise SpecInvalid(f"{path}, line {line} is not YAML", **_explain(text, line, error.problem or "")) from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise SpecInvalid(f"{path} is not YAML", why=str(error).splitlines()[0]) from None
+    return found
+
+
+def _explain(text: str, line: int, problem: str) -> dict[str, str]:
+    written = text.splitlines()[line - 1] if line <= len(text.splitlines()) else ""
+    indent = written[: len(written) - len(written.lstrip())]
+    if "\t" in indent:
+        return {"why": "It is indented with a tab.", "fix": "Indent with spaces."}
+    if "another document" in problem or "single document" in problem:
+        return {"why": "A second document begins there.", "fix": "Keep one document a file."}
+    return {"why": problem.capitalize(), "fix": "Quote texts that hold `: `, `#` or start with a special character."}
+
+
+def _value(node: Node, at: Path, lines: dict[Path, int], path: FilePath) -> object:
+    if node.tag not in _PLAIN_TAGS:
+        raise SpecInvalid(
+            f"{path}, line {_line(node)} has the tag `{node.tag}`", fix="Write plain values, without tags."
+        )
+    if isinstance(node, MappingNode):
+        return _table(node, at, lines, path)
+    if isinstance(node, SequenceNode):
+        return [_value(item, at, lines, path) for item in node.value]
+    text = str(node.value)
+    return None if isinstance(node, ScalarNode) and node.style is None and text in _NULLS else text
+
+
+def _table(node: MappingNode, at: Path, lines: dict[Path, int], path: FilePath) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key_node, value_node in node.value:
+        if not isinstance(key_node, ScalarNode):
+            raise SpecInvalid(f"{path}, line {_line(key_node)} has {_kind(key_node)} for a key", fix="Keys are words.")
+        key = str(key_node.value)
+        here = (*at, key)
+        if key in found:
+            raise SpecInvalid(
+                f"{path}, line {_line(key_node)} names `{key}` again",
+                why=f"It has a value in line {lines[here]} already.",
+                fix="Keep one.",
+            )
+        lines[here] = _line(key_node)
+        found[key] = _value(value_node, here, lines, path)
+    return found
+
+
+def _kind(node: Node) -> str:
+    if isinstance(node, MappingNode):
+        return "a table"
+    return "a list" if isinstance(node, SequenceNode) else "one value"
+
+
+def _line(node: Node) -> int:
+    return int(node.start_mark.line) + 1
