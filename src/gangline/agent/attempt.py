@@ -1,0 +1,123 @@
+"""What is known of one attempt, and what follows from it. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gangline.agent.classify import RankEnd, exit_status
+from gangline.agent.storage import Resume
+from gangline.domain.phase import Reason
+
+__all__ = ["Attempt", "Ending", "RankRecord"]
+
+
+@dataclass(slots=True, kw_only=True)
+class RankRecord:
+    """One rank of one attempt."""
+
+    rank: int
+    node: int
+    host: str
+    pid: int | None = None
+    started: float | None = None
+    ended: float | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    ended_by: str | None = None
+    """`self` or `platform`; None while it runs."""
+    peak_rss_bytes: int | None = None
+    error: Mapping[str, Any] | None = None
+    log_tail: str = ""
+    kernel_oom_kills: int = 0
+
+    @property
+    def failed(self) -> bool:
+        """It ended, and not well."""
+        return self.ended is not None and exit_status(self.exit_code, self.signal) != 0
+
+    @property
+    def failed_at(self) -> float:
+        """When it went wrong: an exception counts from when it was raised, not from when its process was gone."""
+        raised = (self.error or {}).get("time")
+        ended = self.ended or 0.0
+        return min(ended, float(raised)) if isinstance(raised, int | float) else ended
+
+    def end(self) -> RankEnd:
+        """As the classification takes it."""
+        return RankEnd(
+            rank=self.rank,
+            node=self.node,
+            host=self.host,
+            exit_code=self.exit_code,
+            signal=self.signal,
+            error=self.error,
+            log_tail=self.log_tail,
+            peak_rss_bytes=self.peak_rss_bytes,
+            kernel_oom_kills=self.kernel_oom_kills,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why an attempt is being ended."""
+
+    cause: str
+    """`failure`, `success`, or one of the notices: `stop`, `preemption`, `time_limit`."""
+    time: float
+    """Wall clock."""
+    reason: Reason | None = None
+    """None: the first failing rank will tell."""
+    message: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One start of the whole gang, as its leader knows it."""
+
+    number: int
+    launch: int
+    started: float
+    nodes: frozenset[int]
+    world_size: int
+    resume: Resume = field(default_factory=Resume)
+    master_addr: str = ""
+    master_port: int = 0
+    start_mode: str | None = None
+    running: float | None = None
+    ended: float | None = None
+    ranks: dict[int, RankRecord] = field(default_factory=dict)
+    ready: dict[int, list[int]] = field(default_factory=dict)
+    """Ports that each node has set aside, by node: it answered that it can start."""
+    started_nodes: set[int] = field(default_factory=set)
+    cleared: set[int] = field(default_factory=set)
+    stuck: dict[int, list[int]] = field(default_factory=dict)
+    """Processes that even SIGKILL did not end, by node."""
+    ending: Ending | None = None
+
+    def all_ready(self) -> bool:
+        return self.nodes <= self.ready.keys()
+
+    def all_started(self) -> bool:
+        return self.nodes <= self.started_nodes
+
+    def all_succeeded(self) -> bool:
+        """Every rank has ended by itself, with 0."""
+        return len(self.ranks) == self.world_size and all(
+            record.ended is not None and not record.failed for record in self.ranks.values()
+        )
+
+    def all_cleared(self, lost: frozenset[int] = frozenset()) -> bool:
+        """No process of the attempt is left on any node that can be asked."""
+        return self.nodes - lost <= self.cleared
+
+    def first_failure(self) -> RankRecord | None:
+        """The rank that failed first, by time; ranks that the platform ended count only if they had failed before that."""
+        failed = [record for record in self.ranks.values() if record.failed and self._by_itself(record)]
+        return min(failed, key=lambda record: (record.failed_at, record.rank), default=None)
+
+    def _by_itself(self, record: RankRecord) -> bool:
+        if record.ended_by != "platform":
+            return True
+        return record.error is not None and self.ending is not None and record.failed_at < self.ending.time

@@ -1,0 +1,207 @@
+"""How an attempt ended and what follows: `result.json`. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gangline.agent.attempt import Attempt, RankRecord
+from gangline.agent.classify import Verdict, decide_port_taken, decide_verdict, exit_status, signal_name
+from gangline.agent.launchspec import LaunchSpec
+from gangline.domain.phase import Budget, Reason
+from gangline.domain.restart import RestartDecision, decide_restart
+from gangline.domain.spec import OnTimeLimit
+
+__all__ = ["EXIT_CODES", "MOST_FREE_RETRIES", "Outcome", "decide_outcome", "render_result"]
+
+EXIT_CODES: Mapping[Reason, int] = {
+    Reason.STOPPED_BY_USER: 130,
+    Reason.PREEMPTED: 143,
+    Reason.TIME_LIMIT: 124,
+    Reason.STORAGE: 74,
+}
+"""What `gangline` exits with where no rank has a code of its own; anything else is 71."""
+_NO_RANK_CODE = 71
+MOST_FREE_RETRIES = 5
+"""How often a taken port is answered by another one, for nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How an attempt ended, and what follows."""
+
+    outcome: str
+    reason: Reason | None
+    message: str
+    exit_code: int
+    next: str
+    """`end`, `restart` (the same agents) or `relaunch` (the server makes new ones)."""
+    delay_s: float = 0.0
+    budget: Budget | None = None
+    restart_message: str = ""
+    free_retry: bool = False
+    """The restart is paid for by no budget."""
+
+
+def decide_outcome(
+    launch: LaunchSpec,
+    attempt: Attempt,
+    *,
+    used: Mapping[Budget, int],
+    free_retries: int = 0,
+    missing_outputs: Sequence[str] = (),
+) -> Outcome:
+    """Decide once no process of the attempt is left.
+
+    Args:
+        used: restarts that each budget has paid for so far.
+        free_retries: restarts of this launch that cost nothing, so far.
+        missing_outputs: declared outputs that are not there; looked at only after a success.
+    """
+    ending = attempt.ending
+    cause = ending.cause if ending is not None else "failure"
+    if cause == "success":
+        return _after_success(launch, used, missing_outputs)
+    if cause == "stop":
+        message = ending.message if ending is not None else ""
+        return Outcome(outcome="stopped", reason=Reason.STOPPED_BY_USER, message=message, exit_code=130, next="end")
+    if cause == "time_limit":
+        return _after_time_limit(launch, ending.message if ending is not None else "")
+    if cause == "preemption":
+        verdict = Verdict(reason=Reason.PREEMPTED, message=ending.message if ending is not None else "")
+        return _failed(launch, attempt, verdict, exit_code=EXIT_CODES[Reason.PREEMPTED], used=used, outcome="preempted")
+    return _after_failure(launch, attempt, used=used, free_retries=free_retries)
+
+
+def render_result(attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
+    """The content of `result.json`."""
+    failure = attempt.first_failure() if outcome.outcome == "failed" else None
+    return {
+        "version": 1,
+        "attempt": attempt.number,
+        "launch": attempt.launch,
+        "outcome": outcome.outcome,
+        "reason": outcome.reason.value if outcome.reason is not None else None,
+        "message": outcome.message,
+        "exit_code": outcome.exit_code,
+        "started": attempt.started,
+        "running": attempt.running,
+        "ended": attempt.ended,
+        "resume": attempt.resume.path or None,
+        "resume_step": attempt.resume.step,
+        "start_mode": attempt.start_mode,
+        "first_failure": None if failure is None else _render_failure(failure),
+        "ranks": [_render_rank(attempt.ranks[rank]) for rank in sorted(attempt.ranks)],
+        "next": outcome.next,
+        "next_delay_s": outcome.delay_s,
+        "budget": outcome.budget.value if outcome.budget is not None else None,
+        "restart_message": outcome.restart_message,
+    }
+
+
+def _after_success(launch: LaunchSpec, used: Mapping[Budget, int], missing: Sequence[str]) -> Outcome:
+    if not missing:
+        return Outcome(outcome="succeeded", reason=None, message="All ranks exited with 0.", exit_code=0, next="end")
+    message = f"All ranks exited with 0, but declared outputs are not there: {'; '.join(missing)}."
+    decision = decide_restart(launch.restarts, used, Reason.STORAGE)
+    return _with(decision, Verdict(reason=Reason.STORAGE, message=message), exit_code=EXIT_CODES[Reason.STORAGE])
+
+
+def _after_time_limit(launch: LaunchSpec, message: str) -> Outcome:
+    stopped = launch.stop.on_time_limit is OnTimeLimit.STOP
+    return Outcome(
+        outcome="stopped" if stopped else "failed",
+        reason=Reason.TIME_LIMIT,
+        message=message,
+        exit_code=EXIT_CODES[Reason.TIME_LIMIT],
+        next="end",
+    )
+
+
+def _after_failure(launch: LaunchSpec, attempt: Attempt, *, used: Mapping[Budget, int], free_retries: int) -> Outcome:
+    failure = attempt.first_failure()
+    ending = attempt.ending
+    if ending is not None and ending.reason is not None:
+        verdict = Verdict(reason=ending.reason, message=ending.message)
+        return _failed(launch, attempt, verdict, exit_code=EXIT_CODES.get(ending.reason, _NO_RANK_CODE), used=used)
+    if failure is None:
+        verdict = Verdict(reason=Reason.PLATFORM, message="The gang ended, and no rank says why.")
+        return _failed(launch, attempt, verdict, exit_code=_NO_RANK_CODE, used=used)
+    end = failure.end()
+    if decide_port_taken(end, attempt.master_port) and free_retries < MOST_FREE_RETRIES:
+        return _port_taken(attempt, failure)
+    code = exit_status(failure.exit_code, failure.signal)
+    return _failed(launch, attempt, decide_verdict(end), exit_code=code, used=used)
+
+
+def _port_taken(attempt: Attempt, failure: RankRecord) -> Outcome:
+    return Outcome(
+        outcome="failed",
+        reason=Reason.RENDEZVOUS_FAILED,
+        message=f"Port {attempt.master_port} on which the ranks were to meet was taken by another program.",
+        exit_code=exit_status(failure.exit_code, failure.signal),
+        next="restart",
+        restart_message="another port is tried; this restart is not counted",
+        free_retry=True,
+    )
+
+
+def _failed(
+    launch: LaunchSpec,
+    attempt: Attempt,
+    verdict: Verdict,
+    *,
+    exit_code: int,
+    used: Mapping[Budget, int],
+    outcome: str = "failed",
+) -> Outcome:
+    decision = decide_restart(launch.restarts, used, verdict.reason)
+    same_agents = verdict.reason not in _ENDS_THE_LAUNCH and not attempt.stuck
+    return _with(decision, verdict, exit_code=exit_code, outcome=outcome, same_agents=same_agents)
+
+
+_ENDS_THE_LAUNCH = frozenset({Reason.NODE_LOST, Reason.PREEMPTED, Reason.START_TIMEOUT, Reason.UNHEALTHY_NODE})
+
+
+def _with(
+    decision: RestartDecision,
+    verdict: Verdict,
+    *,
+    exit_code: int,
+    outcome: str = "failed",
+    same_agents: bool = True,
+) -> Outcome:
+    return Outcome(
+        outcome=outcome,
+        reason=verdict.reason,
+        message=verdict.message,
+        exit_code=exit_code,
+        next=("restart" if same_agents else "relaunch") if decision.restart else "end",
+        delay_s=decision.delay_s,
+        budget=decision.budget,
+        restart_message=decision.message,
+    )
+
+
+def _render_failure(record: RankRecord) -> dict[str, Any]:
+    error = record.error or {}
+    return {
+        "rank": record.rank,
+        "node": record.node,
+        "host": record.host,
+        "pid": record.pid,
+        "exit_code": record.exit_code,
+        "signal": record.signal,
+        "signal_name": signal_name(record.signal),
+        "time": record.failed_at,
+        "error_type": error.get("type"),
+        "error_message": error.get("message"),
+        "traceback": error.get("traceback"),
+        "log_tail": record.log_tail,
+    }
+
+
+def _render_rank(record: RankRecord) -> dict[str, Any]:
+    names = ("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes")
+    return {name: getattr(record, name) for name in names}

@@ -1,0 +1,86 @@
+"""Storage before and after an attempt: the checkpoint folder, the checkpoint to resume from, the declared outputs.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gangline.agent.classify import format_bytes
+from gangline.agent.launchspec import LaunchSpec
+from gangline.domain.spec import ResumeMode
+
+__all__ = ["LEAST_FREE_BYTES", "Resume", "find_missing_outputs", "probe_checkpoint_folder", "resolve_resume"]
+
+LEAST_FREE_BYTES = 16 << 20
+"""Less than this cannot hold a checkpoint worth its name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """Where an attempt starts from."""
+
+    path: str = ""
+    """Absolute, or "" to start fresh."""
+    step: int | None = None
+    notes: tuple[str, ...] = ()
+    """What people should know: checkpoints that were passed over, a fresh start."""
+    refused: str = ""
+    """Why the attempt must not start; "" when it may."""
+
+
+def resolve_resume(launch: LaunchSpec, attempt: int) -> Resume:
+    """Choose the checkpoint for all ranks of an attempt.
+
+    `never` and `required` speak of the first attempt of a run; a restart goes on from what the run itself has saved.
+    """
+    from gangline.rundir.checkpoints import newest_complete  # noqa: PLC0415 - costs memory, and is needed once an attempt
+
+    policy = launch.checkpoint
+    first = attempt == 0
+    if first and policy.resume is ResumeMode.NEVER:
+        return Resume()
+    root = policy.path or ""
+    own_only = policy.resume is ResumeMode.NEVER
+    found, skipped = newest_complete(root, run_id=launch.run_id if own_only else None)
+    notes = tuple(f"Checkpoint {one.path} was passed over: {one.why_not}." for one in skipped)
+    if found is not None:
+        return Resume(path=str(Path(found.path).absolute()), step=found.step, notes=notes)
+    if first and policy.resume is ResumeMode.REQUIRED:
+        return Resume(notes=notes, refused=f"a checkpoint is required and {root} holds no complete one")
+    return Resume(notes=notes)
+
+
+def probe_checkpoint_folder(path: str) -> str:
+    """Try to write where checkpoints will go; "" when all is well, else what is wrong, with the path."""
+    probe = Path(path) / f".gangline-probe.{os.uname().nodename}.{os.getpid()}"
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        with probe.open("wb") as file:
+            file.write(b"\0" * 4096)
+        probe.unlink()
+        volume = os.statvfs(path)
+    except OSError as error:
+        return f"checkpoint folder {path} cannot be written: {error.strerror or error}"
+    free_bytes = volume.f_bavail * volume.f_frsize
+    if volume.f_blocks and free_bytes < LEAST_FREE_BYTES:
+        return f"checkpoint folder {path} has {format_bytes(free_bytes)} left; a save needs at least {format_bytes(LEAST_FREE_BYTES)}"
+    return ""
+
+
+def find_missing_outputs(outputs: Sequence[str], folder: Path) -> list[str]:
+    """Declared outputs that are not there, or hold nothing, each with what is wrong."""
+    faults = ((output, _fault_of(folder / output)) for output in outputs)
+    return [f"{output} {fault}" for output, fault in faults if fault]
+
+
+def _fault_of(path: Path) -> str:
+    if path.is_dir():
+        return "" if any(file.is_file() and file.stat().st_size for file in path.rglob("*")) else "is empty"
+    if not path.exists():
+        return "is missing"
+    return "" if path.stat().st_size else "is empty"
