@@ -1,0 +1,1 @@
+"""One file a migration, named by its number; `gangline.store.migrate.REVISIONS` lists them."""

@@ -1,0 +1,325 @@
+"""The store: what the server knows of runs. Every method is one transaction and may be called from any thread.
+
+A run's phase is changed by `Store.move` alone, through `domain.phase.advance`, guarded by the version that was read,
+with its event in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Row, Select, and_, func, insert, or_, select, update
+from sqlalchemy.exc import IntegrityError
+
+from gangline.domain.errors import NotFound
+from gangline.domain.phase import ACTIVE, TERMINAL, Phase, PhaseChange, Reason, advance
+from gangline.store import history, metrics
+from gangline.store.chart import Cell
+from gangline.store.database import Database
+from gangline.store.migrate import prepare
+from gangline.store.rows import (
+    AttemptRow,
+    CheckpointRow,
+    EventRow,
+    IngestBatch,
+    NewEvent,
+    NewRun,
+    RunRow,
+    clean_text,
+)
+from gangline.store.schema import runs
+
+__all__ = ["Store"]
+
+_HEAVY = ("spec", "client")
+_LIGHT = tuple(column for column in runs.c if column.name not in _HEAVY)
+_HELD = or_(
+    runs.c.phase.in_([phase.value for phase in ACTIVE]), runs.c.handle.is_not(None), runs.c.placement.is_not(None)
+)
+_WAITING = and_(runs.c.phase.in_([Phase.QUEUED.value, Phase.RESTARTING.value]), runs.c.placement.is_(None))
+
+
+class Store:
+    """Runs, their history and their metrics."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def open(cls, target: Path | str) -> Store:
+        """Open a database, and make or migrate its tables.
+
+        Args:
+            target: the file of an SQLite database, or the URL of another one.
+        Raises:
+            DatabaseNewer: a newer Gangline has written it.
+            GanglineError: the file is not a database of Gangline's.
+        """
+        database = Database(target)
+        try:
+            prepare(database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database)
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._database.close()
+
+    # runs
+
+    def add_run(self, new: NewRun) -> RunRow:
+        """Store a run as queued, with its first event.
+
+        A second call with the same key answers with the first one's run.
+        """
+        values = {name: getattr(new, name) for name in NewRun.__dataclass_fields__}
+        start = {"phase": Phase.QUEUED.value, "version": 0, "launch": 0, "launch_restarts": {}, "budget_from": 0}
+        text = {"name": clean_text(new.name), "user": clean_text(new.user), "message": clean_text(new.message)}
+        try:
+            with self._database.writing() as conn:
+                conn.execute(insert(runs).values(**{**values, **start, **text}))
+                history.add_events(
+                    conn,
+                    new.id,
+                    [NewEvent(time=new.created, kind="submitted", message=f"Submitted to pool `{new.pool}`.")],
+                )
+        except IntegrityError:
+            found = self.run_by_key(new.key)
+            if found is None:
+                raise  # the id, not the key, was taken
+            return found
+        return self.run(new.id)
+
+    def run(self, run_id: str) -> RunRow:
+        """One run.
+
+        Raises:
+            NotFound: there is none of this id.
+        """
+        with self._database.reading() as conn:
+            return _one(conn, run_id)
+
+    def run_by_key(self, key: str) -> RunRow | None:
+        """The run that was submitted with an idempotency key."""
+        return next(iter(self._rows(select(*_LIGHT).where(runs.c.key == key))), None)
+
+    def spec_and_client(self, run_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What was submitted, and by whom."""
+        with self._database.reading() as conn:
+            row = conn.execute(select(runs.c.spec, runs.c.client).where(runs.c.id == run_id)).one_or_none()
+        if row is None:
+            raise NotFound(f"There is no run `{run_id}`")
+        return row.spec, row.client or {}
+
+    def list_runs(
+        self, *, phase: str | None = None, name: str | None = None, project: str | None = None, limit: int = 100
+    ) -> list[RunRow]:
+        """Runs, newest first."""
+        query = select(*_LIGHT).order_by(runs.c.created.desc(), runs.c.id).limit(limit)
+        for column, value in ((runs.c.phase, phase), (runs.c.name, name), (runs.c.project, project)):
+            query = query if value is None else query.where(column == value)
+        return self._rows(query)
+
+    def held_runs(self) -> list[RunRow]:
+        """Runs for which a backend holds machines, or may hold them; oldest first."""
+        return self._rows(select(*_LIGHT).where(_HELD).order_by(runs.c.created, runs.c.id))
+
+    def waiting_runs(self) -> list[RunRow]:
+        """Runs that need a place: queued ones, and those between two launches. By priority, then oldest first."""
+        return self._rows(select(*_LIGHT).where(_WAITING).order_by(runs.c.priority.desc(), runs.c.created, runs.c.id))
+
+    def counts(self) -> tuple[int, int]:
+        """Live runs and queued runs."""
+        with self._database.reading() as conn:
+            query = (
+                select(runs.c.phase, func.count()).where(runs.c.phase.not_in(_values(TERMINAL))).group_by(runs.c.phase)
+            )
+            found: dict[str, int] = {phase: count for phase, count in conn.execute(query)}  # noqa: C416 - rows are no pairs
+        queued = found.pop(Phase.QUEUED.value, 0)
+        return sum(found.values()), queued
+
+    def ids_like(self, word: str, *, limit: int = 20) -> list[str]:
+        """Ids that begin with `word`, newest first."""
+        query = select(runs.c.id).where(runs.c.id.startswith(word, autoescape=True))
+        return self._ids(query.order_by(runs.c.created.desc()).limit(limit))
+
+    def ids_named(self, name: str, *, limit: int = 20) -> list[str]:
+        """Ids of runs of this very name, newest first."""
+        return self._ids(select(runs.c.id).where(runs.c.name == name).order_by(runs.c.created.desc()).limit(limit))
+
+    def recent_ids(self, limit: int = 200) -> list[str]:
+        """The newest runs."""
+        return self._ids(select(runs.c.id).order_by(runs.c.created.desc(), runs.c.id).limit(limit))
+
+    # changes
+
+    def move(
+        self,
+        run: RunRow,
+        phase: Phase,
+        *,
+        at: float,
+        reason: Reason | None = None,
+        message: str = "",
+        reopen: bool = False,
+        changes: Mapping[str, Any] | None = None,
+        attempts: Sequence[AttemptRow] = (),
+    ) -> RunRow | None:
+        """Move a run to another phase; the only way to change one.
+
+        Args:
+            run: as it was read; its version guards the write.
+            at: seconds since the epoch.
+            changes: further columns that change with the phase.
+            attempts: rows that change with it.
+        Returns:
+            The run as it is now, or None if somebody else has moved it since it was read: nothing was written, drop
+            the result.
+        Raises:
+            IllegalMove: `domain.phase` has no such edge.
+        """
+        state, change = advance(run.state, phase, reason=reason, message=clean_text(message), reopen=reopen)
+        values = {"phase": state.phase.value, "message": state.message, "version": state.version, **(changes or {})}
+        values["reason"] = None if state.reason is None else state.reason.value
+        with self._database.writing() as conn:
+            if not _guarded_update(conn, run, values):
+                return None
+            history.put_attempts(conn, run.id, attempts)
+            history.add_events(conn, run.id, [_phase_event(change, at)])
+            return _one(conn, run.id)
+
+    def change(self, run: RunRow, **columns: Any) -> bool:  # noqa: ANN401 - as many types as columns
+        """Change what is not the phase.
+
+        Guarded as `move` is. False: somebody has moved the run, nothing was written.
+        """
+        with self._database.writing() as conn:
+            return _guarded_update(conn, run, columns)
+
+    def record_handle(self, run_id: str, launch: int, handle: Mapping[str, Any]) -> bool:
+        """Note what a backend knows a launch by.
+
+        Guarded by the launch alone: a handle must not be lost to a concurrent stop.
+        """
+        where = (runs.c.id == run_id, runs.c.launch == launch)
+        with self._database.writing() as conn:
+            return conn.execute(update(runs).where(*where).values(handle=dict(handle))).rowcount == 1
+
+    def add_events(self, run_id: str, events: Sequence[NewEvent]) -> None:
+        """Append to the history of a run."""
+        with self._database.writing() as conn:
+            history.add_events(conn, run_id, events)
+
+    def ingest(self, run_id: str, batch: IngestBatch) -> bool:
+        """Store what one reading of a run directory found, together with how far it has read: all of it, or nothing.
+
+        Returns:
+            False if another reader was faster: nothing was stored.
+        """
+        with self._database.writing(durable=False) as conn:
+            if not history.move_cursors(conn, run_id, batch.cursors):
+                conn.rollback()
+                return False
+            history.put_attempts(conn, run_id, batch.attempts)
+            history.put_checkpoints(conn, run_id, batch.checkpoints)
+            history.forget_checkpoints(conn, run_id, batch.removed_checkpoints)
+            metrics.append_points(conn, run_id, batch.points)
+            history.add_events(conn, run_id, batch.events)
+            _update_progress(conn, run_id, batch)
+        return True
+
+    # what belongs to a run
+
+    def events(self, run_id: str, *, after: int = -1) -> list[EventRow]:
+        """Its history from the event after number `after` on."""
+        with self._database.reading() as conn:
+            return history.event_rows(conn, run_id, after)
+
+    def attempts(self, run_id: str) -> list[AttemptRow]:
+        """Its attempts, by number."""
+        with self._database.reading() as conn:
+            return history.attempt_rows(conn, run_id)
+
+    def checkpoints(self, run_id: str) -> list[CheckpointRow]:
+        """Its checkpoints, by step."""
+        with self._database.reading() as conn:
+            return history.checkpoint_rows(conn, run_id)
+
+    def cursors(self, run_id: str) -> dict[str, int]:
+        """How far each file of its directory has been ingested, by relative path."""
+        with self._database.reading() as conn:
+            return history.read_cursors(conn, run_id)
+
+    def newest_metrics(self, run_id: str, *, rank: int = 0) -> dict[str, float | None]:
+        """The newest value of each metric of a rank; None where it is not finite."""
+        with self._database.reading() as conn:
+            return metrics.newest_values(conn, run_id, rank)
+
+    def chart(self, run_id: str, name: str, *, rank: int, buckets: int) -> list[Cell] | None:
+        """Cells of one metric for `chart.decide_buckets`; None if the rank has no such metric."""
+        with self._database.reading() as conn:
+            return metrics.chart_cells(conn, run_id, name, rank=rank, buckets=buckets)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A read transaction, for tools that look at the tables themselves."""
+        with self._database.reading() as conn:
+            yield conn
+
+    def _rows(self, query: Select[Any]) -> list[RunRow]:
+        with self._database.reading() as conn:
+            return [_run_row(row) for row in conn.execute(query)]
+
+    def _ids(self, query: Select[Any]) -> list[str]:
+        with self._database.reading() as conn:
+            return list(conn.execute(query).scalars())
+
+
+def _one(conn: Connection, run_id: str) -> RunRow:
+    row = conn.execute(select(*_LIGHT).where(runs.c.id == run_id)).one_or_none()
+    if row is None:
+        raise NotFound(f"There is no run `{run_id}`", fix="`gangline ps` lists the runs.")
+    return _run_row(row)
+
+
+def _run_row(row: Row[Any]) -> RunRow:
+    values = dict(row._mapping)  # noqa: SLF001 - SQLAlchemy's public name for it
+    reason = values["reason"]
+    given = {"phase": Phase(values["phase"]), "reason": None if reason is None else Reason(reason)}
+    return RunRow(
+        **{**values, **given, "labels": values["labels"] or {}, "launch_restarts": values["launch_restarts"] or {}}
+    )
+
+
+def _guarded_update(conn: Connection, run: RunRow, values: Mapping[str, Any]) -> bool:
+    where = (runs.c.id == run.id, runs.c.version == run.version)
+    return conn.execute(update(runs).where(*where).values(**values)).rowcount == 1
+
+
+def _update_progress(conn: Connection, run_id: str, batch: IngestBatch) -> None:
+    new = {name: getattr(batch, name) for name in ("attempt", "step", "total_steps")}
+    values: dict[str, Any] = {name: value for name, value in new.items() if value is not None}
+    if batch.started is not None:
+        values["started"] = func.coalesce(runs.c.started, batch.started)
+    if values:
+        conn.execute(update(runs).where(runs.c.id == run_id).values(**values))
+
+
+def _phase_event(change: PhaseChange, at: float) -> NewEvent:
+    data = {
+        "old": change.old.value,
+        "new": change.new.value,
+        "reason": None if change.reason is None else change.reason.value,
+    }
+    return NewEvent(
+        time=at, kind="phase", message=change.message or f"{change.old} → {change.new}", data={**data, **change.data}
+    )
+
+
+def _values(phases: frozenset[Phase]) -> list[str]:
+    return sorted(phase.value for phase in phases)
