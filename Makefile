@@ -34,13 +34,13 @@ check: $(READY) ## run every static check, as CI does
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(PYTEST) -p no:xdist tests/unit/test_project.py
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 bench: $(READY) ## measure against the peers and write docs/benchmarks.md
 	$(BIN)/python benchmarks/run.py
 
 docs: $(READY) ## build the documentation into site/
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove what these tasks made; runs and checkpoints under ~/.gangline stay
 	rm -rf "$(VENV)" site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
