@@ -1,0 +1,60 @@
+"""The Python client: the same verbs as the command line. Names are loaded when they are first used.
+
+from gangline.client import RunSpec, connect, submit
+run = submit(RunSpec(entry="train.py"))
+connect().wait(run["id"], timeout_s=60)
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gangline.client.client import Client
+    from gangline.client.connect import connect
+    from gangline.client.submit import check, submit
+    from gangline.domain.spec import (
+        CheckpointPolicy,
+        EntryKind,
+        Environment,
+        OnTimeLimit,
+        Resources,
+        RestartPolicy,
+        ResumeMode,
+        RunSpec,
+        StartMode,
+        StopPolicy,
+        Strategy,
+    )
+
+__all__ = [
+    "CheckpointPolicy",
+    "Client",
+    "EntryKind",
+    "Environment",
+    "OnTimeLimit",
+    "Resources",
+    "RestartPolicy",
+    "ResumeMode",
+    "RunSpec",
+    "StartMode",
+    "StopPolicy",
+    "Strategy",
+    "check",
+    "connect",
+    "submit",
+]
+
+_HOMES = {
+    "Client": "gangline.client.client",
+    "check": "gangline.client.submit",
+    "connect": "gangline.client.connect",
+    "submit": "gangline.client.submit",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES.get(name, "gangline.domain.spec")), name)

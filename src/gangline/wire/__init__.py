@@ -1,1 +1,1 @@
-"""What travels between client and server, and what people write in files; standard library and `gangline.domain` alone."""
+"""What travels between client and server, and what people write in files: standard library and `gangline.domain`."""

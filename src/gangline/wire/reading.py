@@ -1,4 +1,4 @@
-"""From what people wrote (YAML, JSON, Python) to plain values under the spec's own keys; slips are named where they stand.
+"""From what people wrote (YAML, JSON, Python) to plain values under the spec's own keys; a slip is named by its place.
 
 The result may be partial: `gangline.yaml` sets a few defaults, a file most of the rest, flags the last word. Standard
 library and `gangline.domain` alone.

@@ -1,0 +1,328 @@
+"""The one speaker of HTTP: a method for every call of the API, answers as the typed dictionaries of `wire/views.py`.
+
+Imports httpx and the standard library; nothing of the server.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, cast
+from urllib.parse import quote
+
+import httpx
+from typing_extensions import Self
+
+from gangline.client.answers import check_answer, unreachable
+from gangline.client.follow import Follow
+from gangline.wire.views import (
+    CheckpointView,
+    EventView,
+    HealthView,
+    LogChunk,
+    MetricView,
+    PoolView,
+    RunDetail,
+    RunSummary,
+)
+
+__all__ = ["API", "Client"]
+
+API = "/api/v1"
+_WAIT_SLACK_S = 10.0
+"""How much longer than a long poll the client waits for its answer."""
+_FOLLOW_READ_S = 30.0
+"""A follow stream says something at least every few seconds; after this long its server is taken for dead."""
+
+
+class Client:
+    """The verbs of Gangline.
+
+    Args:
+        http: has the server's base URL and the token.
+        reconnect: finds (and starts) the server again after a connection broke; None: a broken connection is an error.
+        any_version: talk to a server of any version; for `gangline server status` and `stop`.
+    Raises:
+        GanglineError: from every method, the class that the server meant; `ServerUnreachable` where none answers.
+    """
+
+    def __init__(
+        self, http: httpx.Client, *, reconnect: Callable[[], httpx.Client] | None = None, any_version: bool = False
+    ) -> None:
+        self._http = http
+        self._reconnect = reconnect
+        self._any_version = any_version
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def url(self) -> str:
+        """Where the server is."""
+        return str(self._http.base_url)
+
+    def close(self) -> None:
+        """Let go of connections; the server stays."""
+        self._http.close()
+
+    # --- server ---
+
+    def health(self) -> HealthView:
+        return cast("HealthView", self._get("/health"))
+
+    def stop_server(self) -> None:
+        """End the server; runs go on without it."""
+        self._send("POST", "/server/stop", retry=False)
+
+    def pools(self) -> list[PoolView]:
+        return cast("list[PoolView]", self._get("/pools"))
+
+    # --- runs ---
+
+    def submit(self, spec: Mapping[str, Any], *, client: Mapping[str, Any], key: str) -> RunDetail:
+        """Create a run. Twice with one `key` gives one run, so a cut connection is no danger.
+
+        Args:
+            spec: as `wire.spec.spec_to_mapping` makes it, with its snapshot.
+            client: who submits, from where, by which command line.
+        """
+        return cast("RunDetail", self._post("/runs", {"spec": spec, "client": client, "key": key}))
+
+    def check(self, spec: Mapping[str, Any]) -> dict[str, Any]:
+        """What the backend would be given for this spec; nothing is stored."""
+        answer = self._post("/runs/check", {"spec": spec, "client": {}, "key": ""})
+        return cast("dict[str, Any]", answer["launch"])
+
+    def list_runs(
+        self,
+        *,
+        phases: Sequence[str] = (),
+        name: str | None = None,
+        project: str | None = None,
+        limit: int | None = 100,
+    ) -> list[RunSummary]:
+        """Runs, newest first.
+
+        Args:
+            phases: only these; empty: all.
+            name: only runs whose name contains it.
+            limit: None for every run.
+        """
+        query = {"phase": list(phases), "name": name, "project": project, "limit": 0 if limit is None else limit}
+        return cast("list[RunSummary]", self._get("/runs", query))
+
+    def run(self, run: str) -> RunDetail:
+        """All that is known of a run.
+
+        Args:
+            run: its id, the beginning of one, or `latest`; so in every method.
+        """
+        return cast("RunDetail", self._get(_of(run)))
+
+    def wait(self, run: str, *, timeout_s: float = 30.0, version: int | None = None) -> RunSummary:
+        """The run, as soon as its `version` is not the given one, it is over, or `timeout_s` has passed."""
+        query = {"timeout_s": timeout_s, "version": version}
+        answer = self._get(f"{_of(run)}/wait", query, timeout=httpx.Timeout(timeout_s + _WAIT_SLACK_S))
+        return cast("RunSummary", answer)
+
+    def stop(self, run: str, *, grace_s: float | None = None) -> RunSummary:
+        """Ask a run to stop; its ranks get `grace_s` (default: the spec's) to save."""
+        return cast("RunSummary", self._post(f"{_of(run)}/stop", {"grace_s": grace_s}))
+
+    def resume(self, run: str) -> RunSummary:
+        """Queue a run that failed or was stopped once more."""
+        return cast("RunSummary", self._send("POST", f"{_of(run)}/resume", body={}, retry=False).json())
+
+    def events(self, run: str, *, after: int = -1) -> list[EventView]:
+        """The run's history after the entry with that `seq`."""
+        return cast("list[EventView]", self._get(f"{_of(run)}/events", {"after": after}))
+
+    def checkpoints(self, run: str) -> list[CheckpointView]:
+        return cast("list[CheckpointView]", self._get(f"{_of(run)}/checkpoints"))
+
+    def metrics(self, run: str) -> dict[str, float | None]:
+        """Newest value of every metric of rank 0."""
+        return cast("dict[str, float | None]", self._get(f"{_of(run)}/metrics"))
+
+    def metric(self, run: str, name: str, *, rank: int = 0, buckets: int = 200) -> MetricView:
+        """One metric in at most that many buckets."""
+        path = f"{_of(run)}/metrics/{quote(name, safe='')}"
+        return cast("MetricView", self._get(path, {"rank": rank, "buckets": buckets}))
+
+    # --- logs ---
+
+    def log_chunk(
+        self,
+        run: str,
+        rank: int,
+        *,
+        attempt: int | None = None,
+        offset: int = 0,
+        limit_bytes: int = 1 << 20,
+        tail: int | None = None,
+    ) -> LogChunk:
+        """A piece of one rank's log.
+
+        Args:
+            attempt: None for the newest.
+            tail: begin at the last that many lines instead of at `offset`.
+        """
+        query = {"attempt": attempt, "offset": offset, "limit_bytes": limit_bytes, "tail": tail}
+        return cast("LogChunk", self._get(f"{_of(run)}/logs/{rank}", query))
+
+    def raw_log(self, run: str, rank: int, *, attempt: int | None = None) -> Iterator[bytes]:
+        """The bytes of one rank's log, in pieces."""
+        return self._pieces(f"{_of(run)}/logs/{rank}/raw", {"attempt": attempt})
+
+    def follow(
+        self,
+        run: str,
+        *,
+        ranks: Sequence[int] | None = None,
+        attempt: int | None = None,
+        offsets: Mapping[int, int] | None = None,
+        tail: int | None = None,
+        after: int = -1,
+    ) -> Iterator[dict[str, Any]]:
+        """What the ranks write and what happens to the run, as it comes, until the run is over.
+
+        Goes on into each further attempt, and over a server that dies and comes back: nothing is lost or said twice.
+
+        Args:
+            ranks: None for all.
+            attempt: where to begin; None: the newest. `submit` begins with 0, so that a short attempt is not missed.
+            offsets: where to begin in the log of each rank of that attempt; ranks that are not named begin at 0.
+            tail: begin at the last that many lines of each rank that has no offset.
+            after: `seq` of the last event that the caller knows.
+        Yields:
+            LogChunk, `{"event": EventView}` and, last, `{"end": RunSummary}`.
+        """
+        state = Follow(ranks=ranks, attempt=attempt, offsets=dict(offsets or {}), tail=tail, after=after)
+        return state.items(lambda query: self._lines(f"{_of(run)}/follow", query), self._recover)
+
+    # --- code ---
+
+    def missing_objects(self, digests: Sequence[str]) -> list[str]:
+        """Those contents that the server does not have."""
+        answer = self._post("/objects/missing", {"digests": list(digests)})
+        return cast("list[str]", answer["missing"])
+
+    def put_objects(self, contents: Mapping[str, bytes]) -> int:
+        """Upload several small contents in one call; the number that were new."""
+        body = b"".join(b"%s\n%d\n%s" % (digest.encode(), len(data), data) for digest, data in contents.items())
+        answer = self._send("POST", "/objects", content=body, timeout=_UPLOAD)
+        return int(answer.json()["stored"])
+
+    def put_object(self, digest: str, open_content: Callable[[], Iterator[bytes]]) -> None:
+        """Upload one content of any size; `open_content` is called again when the connection broke."""
+        self._retrying(
+            lambda: self._http.request("PUT", f"{API}/objects/{digest}", content=open_content(), timeout=_UPLOAD)
+        )
+
+    def object(self, digest: str) -> Iterator[bytes]:
+        """The bytes of a content, in pieces."""
+        return self._pieces(f"/objects/{digest}", {})
+
+    def put_snapshot(self, manifest: Mapping[str, Any]) -> str:
+        """Store a manifest whose contents are all there; its digest."""
+        return cast("str", self._post("/snapshots", manifest)["digest"])
+
+    def snapshot(self, digest: str) -> dict[str, Any]:
+        """A manifest."""
+        return cast("dict[str, Any]", self._get(f"/snapshots/{digest}"))
+
+    # --- transport ---
+
+    def _get(self, path: str, query: Mapping[str, Any] | None = None, *, timeout: httpx.Timeout | None = None) -> Any:
+        return self._send("GET", path, query=query, timeout=timeout).json()
+
+    def _post(self, path: str, body: Mapping[str, Any]) -> Any:
+        return self._send("POST", path, body=body).json()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+        content: bytes | None = None,
+        timeout: httpx.Timeout | None = None,
+        retry: bool = True,
+    ) -> httpx.Response:
+        headers = {}
+        if body is not None:
+            content, headers = json.dumps(body).encode(), {"Content-Type": "application/json"}
+        options: dict[str, Any] = {"params": _given(query), "content": content, "headers": headers}
+        if timeout is not None:
+            options["timeout"] = timeout
+        return self._retrying(lambda: self._http.request(method, f"{API}{path}", **options), retry=retry)
+
+    def _retrying(self, send: Callable[[], httpx.Response], *, retry: bool = True) -> httpx.Response:
+        """Send, and once more after the connection broke.
+
+        Args:
+            retry: False for calls that must not happen twice: those are repeated only if they never reached a server.
+        """
+        try:
+            return check_answer(send(), any_version=self._any_version)
+        except httpx.ConnectError as error:
+            self._recover(error)
+        except httpx.TransportError as error:
+            if not retry:
+                raise unreachable(self.url, error) from error
+            self._recover(error)
+        try:
+            return check_answer(send(), any_version=self._any_version)
+        except httpx.TransportError as error:
+            raise unreachable(self.url, error) from error
+
+    def _recover(self, error: httpx.TransportError) -> None:
+        """Find the server again.
+
+        Raises:
+            ServerUnreachable: there is no way to.
+        """
+        if self._reconnect is None:
+            raise unreachable(self.url, error) from error
+        old, self._http = self._http, self._reconnect()
+        old.close()
+
+    @contextmanager
+    def _stream(
+        self, path: str, query: Mapping[str, Any], *, timeout: httpx.Timeout | None = None
+    ) -> Iterator[httpx.Response]:
+        options: dict[str, Any] = {"params": _given(query), "timeout": timeout or _UPLOAD}
+        with self._http.stream("GET", f"{API}{path}", **options) as answer:
+            if answer.is_error:
+                answer.read()
+            yield check_answer(answer, any_version=self._any_version)
+
+    def _pieces(self, path: str, query: Mapping[str, Any]) -> Iterator[bytes]:
+        try:
+            with self._stream(path, query) as answer:
+                yield from answer.iter_bytes()
+        except httpx.TransportError as error:
+            raise unreachable(self.url, error) from error
+
+    def _lines(self, path: str, query: Mapping[str, Any]) -> Iterator[str]:
+        with self._stream(path, query, timeout=httpx.Timeout(10.0, read=_FOLLOW_READ_S)) as answer:
+            yield from answer.iter_lines()
+
+
+_UPLOAD = httpx.Timeout(10.0, read=120.0, write=120.0)
+
+
+def _of(run: str) -> str:
+    return f"/runs/{quote(run, safe='')}"
+
+
+def _given(query: Mapping[str, Any] | None) -> dict[str, Any]:
+    return {name: value for name, value in (query or {}).items() if value is not None}

@@ -1,0 +1,140 @@
+"""Find the server: the one that GANGLINE_SERVER names, else the embedded one of the state folder, started if need be.
+
+Imports httpx and the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from gangline.client.answers import unreachable
+from gangline.client.client import API, Client
+from gangline.client.embedded import start_server
+from gangline.domain.errors import InvalidRequest, ServerUnreachable, Unauthorized
+from gangline.rundir.home import Home
+from gangline.rundir.serving import ServerInfo, is_served, read_server, read_token
+
+__all__ = ["connect"]
+
+_TIMEOUT = httpx.Timeout(30.0, connect=5.0)
+_PROBE = httpx.Timeout(5.0, connect=1.0)
+
+
+def connect(home: Home | None = None, *, start: bool = True, environ: Mapping[str, str] = os.environ) -> Client:
+    """A client of the server that this shell means.
+
+    Args:
+        home: the state folder of an embedded server; None: what the environment says (GANGLINE_SERVER and
+            GANGLINE_TOKEN, else GANGLINE_HOME).
+        start: start an embedded server where none runs. False is for looking: nothing is started, neither later when
+            the connection breaks, and a server of another version is talked to as well.
+    Raises:
+        ServerUnreachable: none runs and none was to be started, or it does not come up.
+        InvalidRequest: the state folder cannot be used.
+        VersionMismatch: from the first call, if the server is of another version.
+    """
+    url = environ.get("GANGLINE_SERVER", "")
+    if home is None and url:
+        return _connect_remote(url, environ.get("GANGLINE_TOKEN", ""), any_version=not start)
+    found = _Embedded(home or Home.from_env(environ))
+    http = found.find_or_start() if start else found.find()
+    if http is None:
+        raise ServerUnreachable(f"No server runs for {found.home.path}", fix="Any other command starts one.")
+    return Client(http, reconnect=found.find_or_start if start else None, any_version=not start)
+
+
+def _connect_remote(url: str, token: str, *, any_version: bool) -> Client:
+    if not url.startswith(("http://", "https://")):
+        raise InvalidRequest(f"GANGLINE_SERVER is `{url}`", fix="Write a URL such as https://gangline.example.com.")
+    if not token:
+        raise Unauthorized("GANGLINE_SERVER is set and GANGLINE_TOKEN is not", fix="Set GANGLINE_TOKEN to your token.")
+
+    def make() -> httpx.Client:
+        return _http(url.rstrip("/"), token, trust_env=True)
+
+    return Client(make(), reconnect=make, any_version=any_version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Embedded:
+    """The server of one state folder."""
+
+    home: Home
+
+    def find_or_start(self) -> httpx.Client:
+        """A connection to the server that lives, else to a new one."""
+        found = self.find()
+        if found is not None:
+            return found
+        _prepare(self.home)
+        return start_server(self.home, self.find)
+
+    def find(self) -> httpx.Client | None:
+        """A connection to the server, if one answers."""
+        try:
+            if not is_served(self.home):
+                return None
+            info, token = read_server(self.home), read_token(self.home)
+        except OSError as error:
+            raise _unusable(self.home, error) from error
+        return _probe(info, token) if info and token else None
+
+
+def _probe(info: ServerInfo, token: str) -> httpx.Client | None:
+    """A connection, if the address answers; what it answers is for the first call to judge."""
+    http = _http(f"http://127.0.0.1:{info.port}", token, trust_env=False)
+    try:
+        http.get(f"{API}/health", timeout=_PROBE)
+    except httpx.ConnectError:
+        http.close()
+        return None
+    except httpx.TransportError as error:
+        http.close()
+        raise unreachable(str(http.base_url), error) from error
+    return http
+
+
+def _http(url: str, token: str, *, trust_env: bool) -> httpx.Client:
+    """A client for one server.
+
+    Args:
+        trust_env: obey proxy settings; never for loopback.
+    """
+    transport = None if trust_env else httpx.HTTPTransport(verify=False)  # plain HTTP needs no certificates loaded
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=url, headers=headers, timeout=_TIMEOUT, transport=transport, trust_env=trust_env)
+
+
+def _prepare(home: Home) -> None:
+    """Make the state folder, and refuse one that a server could not use.
+
+    Raises:
+        InvalidRequest
+    """
+    try:
+        home.create()
+        owner = home.path.stat().st_uid
+        with (home.path / f".write-test-{os.getpid()}").open("wb") as probe:
+            probe.write(b"x" * 4096)
+        Path(probe.name).unlink()
+    except OSError as error:
+        raise _unusable(home, error) from error
+    if owner != os.geteuid():
+        raise InvalidRequest(
+            f"The state folder {home.path} belongs to another user (uid {owner})",
+            why="It holds your token and runs, so it has to be yours alone.",
+            fix="Set GANGLINE_HOME to a folder of your own.",
+        )
+
+
+def _unusable(home: Home, error: OSError) -> InvalidRequest:
+    return InvalidRequest(
+        f"The state folder {home.path} cannot be used",
+        why=error.strerror or str(error),
+        fix="Make room and allow writing there, or set GANGLINE_HOME to another folder.",
+    )

@@ -1,0 +1,110 @@
+"""Start an embedded server and wait until it answers. Two that start at once make one: the server's lock decides.
+
+Standard library only; the caller says how a live server is recognised.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from gangline.domain.errors import ServerUnreachable
+from gangline.rundir.home import Home
+from gangline.rundir.serving import is_served
+
+__all__ = ["server_environment", "start_server"]
+
+_T = TypeVar("_T")
+_POLL_S = 0.01
+_PATIENCE_S = 30.0
+_MAX_LOG_BYTES = 5_000_000
+_SHOWN_LINES = 15
+_KEPT = frozenset(
+    {
+        "HOME",
+        "KUBECONFIG",
+        "LANG",
+        "LANGUAGE",
+        "LD_LIBRARY_PATH",
+        "LOGNAME",
+        "PATH",
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONHOME",
+        "PYTHONPATH",
+        "PYTHONPYCACHEPREFIX",
+        "PYTHONUTF8",
+        "SHELL",
+        "SSH_AUTH_SOCK",
+        "TEMP",
+        "TMP",
+        "TMPDIR",
+        "TZ",
+        "USER",
+    }
+)
+
+
+def start_server(home: Home, find: Callable[[], _T | None]) -> _T:
+    """Start the server of a state folder and wait for it.
+
+    Args:
+        find: what a live server is reached by, or None while there is none.
+    Raises:
+        ServerUnreachable: it ended at once, or did not answer in time; the end of its log is in the error.
+    """
+    deadline = time.monotonic() + _PATIENCE_S
+    starting = _spawn(home)
+    while time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        exit_code = starting.poll()
+        found = find()
+        if found is not None:
+            return found
+        if exit_code:
+            raise _failed(home, f"It ended with exit code {exit_code}.")
+        if exit_code == 0 and not is_served(home):  # it gave way to another one, and that one is gone
+            starting = _spawn(home)
+    raise _failed(home, f"It did not answer within {_PATIENCE_S:.0f} s.")
+
+
+def server_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """What a server keeps of the shell that happened to start it.
+
+    Little: runs inherit from the server, and must not depend on which shell came first. What a run is to have of its
+    own shell travels with the run.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in _KEPT or name.startswith(("LC_", "GANGLINE_SERVER_", "COV_"))
+    }
+
+
+def _spawn(home: Home) -> subprocess.Popen[bytes]:
+    """A server in a session of its own, with the state folder as its working folder and the log as its output."""
+    if home.server_log.exists() and home.server_log.stat().st_size > _MAX_LOG_BYTES:
+        home.server_log.replace(home.server_log.with_suffix(".log.1"))
+    env = {**server_environment(os.environ), "GANGLINE_HOME": str(home.path)}
+    with home.server_log.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "gangline.server"],
+            cwd=home.path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+
+
+def _failed(home: Home, why: str) -> ServerUnreachable:
+    try:
+        lines = home.server_log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
+    except OSError:
+        lines = []
+    said = "\n".join(["The end of its log:", *lines]) if lines else ""
+    return ServerUnreachable("The server did not start", why=why, fix=f"{said}\nThe whole log: {home.server_log}")

@@ -1,0 +1,108 @@
+"""The files by which a server and its clients find each other in the state folder: lock, address, token.
+
+A server holds `server.lock` for its whole life, so whoever finds it free knows that `server.json` is a leftover.
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import time
+from dataclasses import asdict, dataclass
+
+from gangline.rundir.files import Unreadable, read_json, write_bytes, write_json
+from gangline.rundir.home import Home
+
+__all__ = ["ServerInfo", "ensure_token", "is_served", "read_server", "read_token", "take_lock", "write_server"]
+
+_OTHERS = 0o077
+_TOKEN_BYTES = 32
+_LOCK_RETRY_S = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerInfo:
+    """Where the server of a state folder listens."""
+
+    pid: int
+    port: int
+    version: str
+    started: float
+
+
+def read_server(home: Home) -> ServerInfo | None:
+    """The address that a server left, or None; what cannot be read counts as none."""
+    try:
+        raw = read_json(home.server)
+        return None if raw is None else ServerInfo(**{name: raw[name] for name in ServerInfo.__slots__})
+    except (Unreadable, KeyError, TypeError):
+        return None
+
+
+def write_server(home: Home, info: ServerInfo) -> None:
+    """Say where the server listens; the file appears whole."""
+    write_json(home.server, asdict(info), mode=0o600)
+
+
+def read_token(home: Home) -> str | None:
+    """The secret that every call carries, or None before the first server. Access for others is taken away.
+
+    Raises:
+        OSError: it is there, but not for us.
+    """
+    try:
+        if home.token.stat().st_mode & _OTHERS:
+            home.token.chmod(0o600)
+        return home.token.read_text(encoding="ascii").strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def ensure_token(home: Home) -> str:
+    """The secret, made where there is none and replaced where others could have read it.
+
+    For the holder of the lock alone.
+    """
+    exposed = home.token.exists() and home.token.stat().st_mode & _OTHERS
+    token = None if exposed else read_token(home)
+    if token is None:
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        write_bytes(home.token, token.encode() + b"\n", mode=0o600, durable=True)
+    return token
+
+
+def take_lock(home: Home, *, patience_s: float = 0.0) -> int | None:
+    """Become the one server of the folder: a descriptor to keep open, or None where another one lives.
+
+    Args:
+        patience_s: how long to try; a client that looks whether the lock is free holds it for a moment.
+    """
+    descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # noqa: PERF203 - a few tries, with pauses
+            if time.monotonic() >= deadline:
+                os.close(descriptor)
+                return None
+            time.sleep(_LOCK_RETRY_S)
+        else:
+            return descriptor
+
+
+def is_served(home: Home) -> bool:
+    """Whether a server lives (or is starting) for this folder."""
+    try:
+        descriptor = os.open(home.lock, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
