@@ -1,0 +1,241 @@
+"""What a spec must be before it may wait in a queue, and the defaults that a pool fills in.
+
+Pure; standard library only.
+"""
+
+from __future__ import annotations
+
+import math
+import posixpath
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from difflib import get_close_matches
+
+from gangline.domain.errors import SpecInvalid, nearest
+from gangline.domain.gang import PoolCapacity
+from gangline.domain.naming import check_name
+from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, Strategy
+
+__all__ = ["AVAILABLE_STRATEGIES", "check_entry", "check_spec", "complete_spec"]
+
+AVAILABLE_STRATEGIES = frozenset({Strategy.DDP, Strategy.FSDP, Strategy.NONE})
+"""Strategies that need no more than the common contract of every rank; the others come with their own launch."""
+
+_MAX_STRING_BYTES = 128 * 1024 - 1
+"""Longest single argument or `K=V` that Linux passes to a program."""
+_MOST_COMPARED = 5000
+_MOST_NAMED = 20
+_PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_RESERVED = frozenset(
+    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+)
+
+
+def complete_spec(spec: RunSpec, capacity: PoolCapacity) -> RunSpec:
+    """Fill in what depends on the pool: the name, ranks and accelerators per node.
+
+    Without a word about ranks there is one per GPU asked for, else one; without a word about GPUs there is one per rank
+    where the pool has any.
+    """
+    resources = spec.resources
+    procs = resources.procs_per_node or resources.gpus_per_node or 1
+    gpus = resources.gpus_per_node
+    if gpus is None:
+        gpus = procs if capacity.devices else 0
+    return replace(
+        spec,
+        name=spec.name or _name_from(spec),
+        resources=replace(resources, procs_per_node=procs, gpus_per_node=gpus),
+    )
+
+
+def check_spec(spec: RunSpec) -> None:
+    """Refuse what no pool could run.
+
+    Raises:
+        SpecInvalid: names the key, the value, and what is valid.
+    """
+    if not spec.entry.strip() or "\0" in spec.entry:
+        raise SpecInvalid("There is nothing to run", fix="Name a script, a module with -m, or a command after `--`.")
+    if spec.name is not None:
+        check_name(spec.name)
+    _check_words(spec)
+    _check_sizes(spec)
+    _check_times(spec)
+    _check_environment(spec)
+    _check_folders(spec)
+    if spec.strategy not in AVAILABLE_STRATEGIES:
+        raise SpecInvalid(
+            f"Strategy `{spec.strategy}` is not available yet",
+            fix=f"Choose one of: {', '.join(sorted(AVAILABLE_STRATEGIES))}.",
+        )
+
+
+def check_entry(spec: RunSpec, paths: Collection[str]) -> str | None:
+    """Look the entry point up in the packed tree.
+
+    Args:
+        paths: files of the tree, POSIX and relative to its root.
+    Returns:
+        A warning for people, or None.
+    Raises:
+        SpecInvalid: the tree has no such file; it names the nearest one.
+    """
+    workdir = "." if spec.snapshot is None else spec.snapshot.workdir
+    if spec.entry_kind is EntryKind.MODULE:
+        return _missing_module(spec.entry, workdir, paths)
+    if spec.entry_kind is EntryKind.COMMAND and ("/" not in spec.entry or spec.entry.startswith("/")):
+        return None
+    _check_file(spec.entry, workdir, paths)
+    return None
+
+
+def _name_from(spec: RunSpec) -> str:
+    if spec.entry_kind is EntryKind.MODULE:
+        return spec.entry
+    base = posixpath.basename(spec.entry.rstrip("/")) or "run"
+    stem, _, suffix = base.rpartition(".")
+    return stem if stem and suffix in {"py", "ipynb", "sh"} else base
+
+
+def _check_words(spec: RunSpec) -> None:
+    if not _PROJECT.fullmatch(spec.project):
+        raise SpecInvalid(
+            f"`{spec.project}` is no name of a project",
+            why="Projects are named by 1 to 64 letters, digits, dots, dashes and underscores",
+            fix="Correct --project.",
+        )
+    words = {"an argument": spec.args, "an --output": spec.outputs, "--data-version": (spec.data_version or "",)}
+    words["a --label"] = (*spec.labels, *spec.labels.values())
+    for what, values in words.items():
+        for value in values:
+            _check_string(what, value, value)
+    if "" in spec.labels or "" in spec.outputs:
+        raise SpecInvalid("A --label or --output is empty", fix="Give it a value, or leave it out.")
+
+
+def _check_string(what: str, value: str, whole: str) -> None:
+    if "\0" in value:
+        raise SpecInvalid(f"{what[0].upper()}{what[1:]} holds a NUL character", why="No program can be given one")
+    size = len(whole.encode("utf-8", "surrogateescape"))
+    if size > _MAX_STRING_BYTES:
+        raise SpecInvalid(
+            f"{what[0].upper()}{what[1:]} has {size} bytes, {_MAX_STRING_BYTES} are possible",
+            why="The system passes no longer one to a program",
+            fix="Put it into a file of the project and pass the file's name.",
+        )
+
+
+def _check_sizes(spec: RunSpec) -> None:
+    resources = spec.resources
+    least = {
+        "--nodes": (resources.nodes, 1),
+        "--procs-per-node": (resources.procs_per_node, 1),
+        "--gpus-per-node": (resources.gpus_per_node, 0),
+        "--cpus-per-rank": (resources.cpus_per_rank, 1),
+        "--memory": (resources.memory_bytes, 1),
+        "--keep-last": (spec.checkpoint.keep_last, 0),
+        "--max-restarts": (spec.restarts.max_restarts, 0),
+        "--max-infra-restarts": (spec.restarts.max_infrastructure_restarts, 0),
+        "--max-preemptions": (spec.restarts.max_preemptions, 0),
+    }
+    for flag, (value, low) in least.items():
+        if value is not None and value < low:
+            raise SpecInvalid(f"{flag} is {value}", fix=f"Give it a whole number from {low} up.")
+
+
+def _check_times(spec: RunSpec) -> None:
+    stop, restarts = spec.stop, spec.restarts
+    times: Mapping[str, tuple[float | None, bool]] = {
+        "--time-limit": (stop.time_limit_s, True),
+        "--start-timeout": (stop.start_timeout_s, True),
+        "--stop-grace": (stop.grace_s, False),
+        "--failure-grace": (stop.failure_grace_s, False),
+        "--restart-backoff": (restarts.backoff_s, False),
+        "--restart-max-backoff": (restarts.max_backoff_s, False),
+    }
+    for flag, (value, positive) in times.items():
+        if value is not None and not (math.isfinite(value) and value >= 0 and (value > 0 or not positive)):
+            raise SpecInvalid(f"{flag} is {value} seconds", fix="Give it a time such as 90s, 15m or 2h.")
+
+
+def _check_environment(spec: RunSpec) -> None:
+    environment = spec.environment
+    for name, value in {**spec.inherited_env, **environment.env}.items():
+        if not name or "=" in name:
+            raise SpecInvalid(f"`{name}` is no name of a variable", why="A name is not empty and holds no `=`")
+        _check_string(f"the variable `{name}`", name + value, f"{name}={value}")
+    for name in environment.env:
+        if name in _RESERVED or name.startswith("GANGLINE_"):
+            raise SpecInvalid(f"--env sets `{name}`", why="Gangline gives every rank its own value of it")
+    if environment.secrets:
+        raise SpecInvalid(
+            f"The secret `{environment.secrets[0]}` cannot be injected",
+            why="This version of Gangline keeps no secrets yet",
+            fix="Leave --secret out; pass what is not secret by --env.",
+        )
+    for module in environment.preload:
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise SpecInvalid(f"--preload names `{module}`, which is no name of a module")
+
+
+def _check_folders(spec: RunSpec) -> None:
+    workdir = "." if spec.snapshot is None else spec.snapshot.workdir
+    if workdir.startswith("/") or ".." in workdir.split("/"):
+        raise SpecInvalid(f"The working folder `{workdir}` lies outside the packed tree")
+    path = spec.checkpoint.path
+    if path is not None and ("\0" in path or not path.startswith("/")):
+        raise SpecInvalid(
+            f"The checkpoint path `{path}` is not absolute",
+            why="The server does not know what it is relative to; the command line resolves it where it is typed",
+            fix="Give an absolute folder.",
+        )
+    if spec.checkpoint.resume is ResumeMode.REQUIRED and path is None:
+        raise SpecInvalid(
+            "--resume required needs a --checkpoint-path",
+            why="The default folder belongs to the run itself, and a new run has saved nothing",
+            fix="Name the folder that holds the checkpoint.",
+        )
+
+
+def _missing_module(module: str, workdir: str, paths: Collection[str]) -> str | None:
+    if not all(part.isidentifier() for part in module.split(".")):
+        raise SpecInvalid(f"`{module}` is no name of a module", fix="Give -m a dotted name such as `package.train`.")
+    stem = _inside(module.replace(".", "/"), workdir)
+    if f"{stem}.py" in paths or f"{stem}/__main__.py" in paths:
+        return None
+    package = module.partition(".")[0]
+    top = _inside(package, workdir)
+    if f"{top}.py" in paths or any(path.startswith(f"{top}/") for path in paths):
+        return f"The packed tree has `{package}`, but not the module `{module}` in it."
+    return f"The packed tree has no module `{module}`; it has to be installed where the ranks run."
+
+
+def _check_file(entry: str, workdir: str, paths: Collection[str]) -> None:
+    if entry.startswith("/"):
+        raise SpecInvalid(
+            f"The entry `{entry}` is an absolute path",
+            why="Ranks run the packed tree, not the folder that it was packed from",
+            fix="Give the path relative to the folder that you submit from.",
+        )
+    wanted = _inside(entry, workdir)
+    if wanted in paths:
+        return
+    scripts = _scripts(paths, workdir)
+    beside = [typed for typed in scripts if posixpath.dirname(_inside(typed, workdir)) == posixpath.dirname(wanted)]
+    close = get_close_matches(entry, scripts[:_MOST_COMPARED], n=1, cutoff=0.6)
+    fix = nearest(entry, close or (beside or scripts)[:_MOST_NAMED]) if scripts else "It holds no script at all."
+    if any(path.startswith(f"{wanted}/") for path in paths):
+        raise SpecInvalid(f"The entry `{entry}` is a folder", fix=fix)
+    raise SpecInvalid(f"The packed tree has no `{entry}`", why=f"Looked for `{wanted}` from its root", fix=fix)
+
+
+def _inside(path: str, workdir: str) -> str:
+    return posixpath.normpath(posixpath.join(workdir, path))
+
+
+def _scripts(paths: Collection[str], workdir: str) -> list[str]:
+    """What somebody may have meant, as it would be typed in `workdir`."""
+    found = sorted(path for path in paths if path.endswith((".py", ".ipynb", ".sh")))
+    return [posixpath.relpath(path, workdir) for path in found]
