@@ -1,8 +1,8 @@
 """The store of file contents and manifests on the server's disk. Everything in it is named by its SHA-256.
 
-A content appears by rename after it was verified, so whoever is killed half-way leaves at most a temporary file. Contents
-are not synced one by one: after a loss of power a torn one can be there, which `restore` notices and removes, and the next
-submit uploads again.
+A content appears by rename after it was verified, so whoever is killed half-way leaves at most a temporary file.
+Contents are not synced one by one: after a loss of power a torn one can be there, which `restore` notices and removes,
+so that the next submit uploads it again.
 """
 
 from __future__ import annotations
