@@ -1,7 +1,7 @@
 """Rebuild a tree byte for byte from its manifest.
 
-Everything is written into a private folder next to the destination, which takes its name when it is complete. Whoever is
-killed half-way leaves a private folder behind that the next restore to the same destination removes.
+Everything is written into a private folder next to the destination, which takes its name when it is complete. Whoever
+is killed half-way leaves a private folder behind that the next restore to the same destination removes.
 """
 
 from __future__ import annotations
@@ -113,8 +113,8 @@ def _write_file(entry: FileEntry, objects: ObjectStore, private: Path) -> None:
     digest = entry.digest or ""
     with (
         objects.open(digest) as source,
-        open(os.open(_inside(private, entry.path), flags, 0o600), "wb", buffering=0) as sink,
-    ):  # noqa: PTH123
+        os.fdopen(os.open(_inside(private, entry.path), flags, 0o600), "wb", buffering=0) as sink,
+    ):
         for chunk in read_chunks(source):
             sha.update(chunk)
             sink.write(chunk)
@@ -129,5 +129,5 @@ def _write_file(entry: FileEntry, objects: ObjectStore, private: Path) -> None:
 
 
 def _inside(folder: Path, path: str) -> str:
-    """The place of a manifest's path in a folder; that it stays inside, and below no link, the manifest has made sure of."""
+    """The place of a manifest's path; the manifest has made sure that it stays inside, and below no link."""
     return os.path.join(folder, path)  # noqa: PTH118 - text paths on purpose, there can be many
