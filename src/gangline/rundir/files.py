@@ -5,6 +5,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -99,10 +100,13 @@ def is_temporary(name: str) -> bool:
 
 
 def sync_folder(folder: str | os.PathLike[str]) -> None:
-    """Wait until the names in a folder are on the disk."""
+    """Wait until the names in a folder are on the disk; where the file system knows no such thing, nothing happens."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in {errno.EINVAL, errno.ENOTSUP}:
+            raise
     finally:
         os.close(descriptor)
 

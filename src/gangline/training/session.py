@@ -1,0 +1,67 @@
+"""What one process knows while it trains: its context and its open files. Forgotten in every forked child, which reads anew.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gangline.training.context import Context, parse_context
+
+if TYPE_CHECKING:
+    from gangline.training.records import RecordWriter
+
+__all__ = ["current", "forget", "on_forget", "say", "writer"]
+
+_context: Context | None = None
+_writer: RecordWriter | None = None
+_forgetters: list[Callable[[], None]] = []
+
+
+def current() -> Context:
+    """This rank: numbers, run, attempt, folders. Read once from the environment; see `Context`."""
+    global _context  # noqa: PLW0603 - one context for the process is what this module is for
+    if _context is None:
+        _context = parse_context(os.environ)
+    return _context
+
+
+def writer() -> RecordWriter:
+    """Where this process records what training says; made at first use."""
+    global _writer  # noqa: PLW0603 - as above
+    if _writer is None:
+        from gangline.training.records import RecordWriter  # noqa: PLC0415 - records import this module
+
+        _writer = RecordWriter.for_context(current())
+    return _writer
+
+
+def say(text: str) -> None:
+    """One line for people, in the rank's log. A closed stderr is no reason to stop training."""
+    try:
+        sys.stderr.write(f"gangline: {text}\n")
+        sys.stderr.flush()
+    except (OSError, ValueError, AttributeError):
+        return
+
+
+def on_forget(action: Callable[[], None]) -> None:
+    """Have something called whenever this process starts over: in a forked child, and in `forget`."""
+    _forgetters.append(action)
+
+
+def forget() -> None:
+    """Start over: the next call reads the environment again. Nothing that waits is written."""
+    global _context, _writer  # noqa: PLW0603 - as above
+    for action in _forgetters:
+        action()
+    if _writer is not None:
+        _writer.abandon()
+    _context = _writer = None
+
+
+os.register_at_fork(after_in_child=forget)
