@@ -1,0 +1,293 @@
+"""The command line of `gangline submit`, cut in two: Gangline's options, and what runs with its own arguments.
+
+    gangline submit [options] train.py [args]       a script (or notebook.ipynb)
+    gangline submit [options] -m package.module [args]
+    gangline submit [options] -- command [args]
+    gangline submit [options] -f run.yaml
+
+Everything after the script belongs to the script; one `--` right after it is dropped. Slips are refused here, before
+anything is packed. Reads the file system (is it there? what is near?), writes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from gangline.domain.errors import InvalidRequest, nearest
+from gangline.domain.spec import EntryKind
+
+__all__ = ["Entry", "SubmitLine", "parse_entry", "split_line"]
+
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+_SUFFIXES = {".py": EntryKind.SCRIPT, ".ipynb": EntryKind.NOTEBOOK}
+_LAUNCHERS = frozenset({"torchrun", "mpirun", "horovodrun", "deepspeed", "accelerate", "srun"})
+_MOST_FILES_SEEN = 5_000
+_SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What the ranks execute, as the command line said it."""
+
+    kind: EntryKind
+    entry: str
+    args: tuple[str, ...] = ()
+    python: str | None = None
+    """The interpreter that was named before the script, resolved; None: none was."""
+    notes: tuple[str, ...] = ()
+    """What may not be what was meant; said, then done as it was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubmitLine:
+    """The command line, cut."""
+
+    options: tuple[str, ...]
+    separated: bool
+    """The rest was behind `--`: a command."""
+    rest: tuple[str, ...]
+    """From the script, `-m`, or the command on; empty where there is only `-f`."""
+
+
+def split_line(argv: Sequence[str], flags: Mapping[str, bool]) -> SubmitLine:
+    """Cut where Gangline's own options end.
+
+    Args:
+        flags: every spelling of every option, and whether it takes a value.
+    Raises:
+        InvalidRequest: an unknown option, or one without its value.
+    """
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        if word == "--":
+            return _line(argv, position, separated=True)
+        if word in {"-m", "-"} or not word.startswith("-"):
+            return _line(argv, position, separated=False)
+        position += _option_length(argv, position, flags)
+    return SubmitLine(options=tuple(argv), separated=False, rest=())
+
+
+def parse_entry(line: SubmitLine, *, flags: Mapping[str, bool], folder: Path) -> Entry | None:
+    """What runs; None where the line names nothing.
+
+    Args:
+        flags: as for `split_line`; used to tell options that stand behind the script.
+        folder: where the command was typed.
+    Raises:
+        InvalidRequest: something stands where the script should be that is none, with the likely meaning.
+    """
+    rest = line.rest
+    if not rest:
+        if line.separated:
+            raise InvalidRequest(
+                "There is no command after `--`", fix="For example: gangline submit -- ./train.sh --fast"
+            )
+        return None
+    python = _parse_python(rest, folder)
+    if python is not None:
+        return _with_notes(python, rest, flags) if not line.separated else python
+    if line.separated:
+        return _parse_command(rest)
+    if rest[0] == "-m":
+        return _with_notes(_parse_module(rest), rest, flags)
+    return _with_notes(_parse_script(line, folder), rest, flags)
+
+
+def _line(argv: Sequence[str], position: int, *, separated: bool) -> SubmitLine:
+    rest = argv[position + 1 :] if separated else argv[position:]
+    return SubmitLine(options=tuple(argv[:position]), separated=separated, rest=tuple(rest))
+
+
+def _option_length(argv: Sequence[str], position: int, flags: Mapping[str, bool]) -> int:
+    """How many words the option at `position` takes: 1 or 2."""
+    name, equals, _ = argv[position].partition("=")
+    if name not in flags:
+        if not name.startswith("--") and name[:2] in flags:  # -fFILE, or flags in one word
+            return 1
+        raise InvalidRequest(f"`gangline submit` has no option `{name}`", fix=_nearest_option(name, flags))
+    if equals or not flags[name]:
+        return 1
+    value = argv[position + 1] if position + 1 < len(argv) else None
+    if value is None or value == "--" or value.partition("=")[0] in flags:
+        found = f"`{value}` is an option itself" if value else "the line ends there"
+        raise InvalidRequest(
+            f"`{name}` needs a value", why=f"After it, {found}.", fix=f"Write {name}=VALUE or {name} VALUE."
+        )
+    return 2
+
+
+def _nearest_option(name: str, flags: Mapping[str, bool]) -> str:
+    close = get_close_matches(name, [flag for flag in flags if flag.startswith("--")], n=2, cutoff=0.6)
+    listed = "`gangline submit --help` lists the options; those of the script stand after the script."
+    return f"Did you mean {' or '.join(f'`{flag}`' for flag in close)}?" if close else listed
+
+
+def _parse_python(rest: Sequence[str], folder: Path) -> Entry | None:
+    """`python [-u] train.py args` and `python -m module args` are that script and module; all else is a command."""
+    if not _PYTHON.fullmatch(rest[0]) or (folder / rest[0]).exists():
+        return None
+    words = list(rest[1:])
+    if words[:1] == ["-u"]:
+        del words[0]
+    python = shutil.which(rest[0])
+    if words[:1] == ["-m"] and len(words) > 1:
+        return Entry(kind=EntryKind.MODULE, entry=words[1], args=tuple(words[2:]), python=python)
+    if words and words[0].endswith(".py") and not words[0].startswith("-"):
+        _check_script(words[0], folder)
+        return Entry(kind=EntryKind.SCRIPT, entry=words[0], args=tuple(words[1:]), python=python)
+    return None
+
+
+def _parse_command(rest: Sequence[str]) -> Entry:
+    """A program and its words; one text with spaces is a line for a shell, where any failing part of a pipe counts."""
+    if len(rest) == 1 and any(char.isspace() for char in rest[0]):
+        return Entry(kind=EntryKind.COMMAND, entry="bash", args=("-eo", "pipefail", "-c", rest[0]))
+    if not rest[0]:
+        raise InvalidRequest("The command after `--` is empty", fix="For example: gangline submit -- ./train.sh --fast")
+    note = f"note: {rest[0]} starts ranks of its own inside each rank; `gangline submit train.py` needs no launcher"
+    notes = (note,) if Path(rest[0]).name in _LAUNCHERS else ()
+    return Entry(kind=EntryKind.COMMAND, entry=rest[0], args=tuple(rest[1:]), notes=notes)
+
+
+def _parse_module(rest: Sequence[str]) -> Entry:
+    if len(rest) < 2 or rest[1].startswith("-"):  # noqa: PLR2004 - -m and a name
+        raise InvalidRequest("`-m` needs a module", fix="For example: gangline submit -m package.train --lr 3e-4")
+    module = rest[1]
+    if module.endswith(".py") or "/" in module:
+        raise InvalidRequest(
+            f"`-m {module}` is a file, not a module",
+            fix=f"Write {module} without -m, or -m {module.removesuffix('.py').replace('/', '.')}",
+        )
+    return Entry(kind=EntryKind.MODULE, entry=module, args=_own_args(rest[2:]))
+
+
+def _parse_script(line: SubmitLine, folder: Path) -> Entry:
+    word = line.rest[0]
+    path = folder / word
+    kind = _SUFFIXES.get(path.suffix)
+    if kind is None and not path.is_file():
+        raise _not_a_script(line, folder)
+    if kind is None:
+        raise _other_file(word)
+    _check_script(word, folder, later=line.rest[1:])
+    return Entry(kind=kind, entry=word, args=_own_args(line.rest[1:]))
+
+
+def _own_args(words: Sequence[str]) -> tuple[str, ...]:
+    return tuple(words[1:] if words and words[0] == "--" else words)
+
+
+def _check_script(word: str, folder: Path, *, later: Sequence[str] = ()) -> None:
+    path = folder / word
+    if path.is_file():
+        return
+    if path.is_dir():
+        raise InvalidRequest(f"`{word}` is a folder", fix=f"Name the script in it: {word.rstrip('/')}/train.py")
+    script = next((other for other in later if other.endswith(".py") and (folder / other).is_file()), None)
+    if script:
+        raise InvalidRequest(
+            f"There is no file `{word}`", why=f"But `{script}` after it is one.", fix=f"Remove `{word}`?"
+        )
+    raise InvalidRequest(f"There is no file `{word}` in {folder}", fix=_nearest_file(word, folder))
+
+
+def _not_a_script(line: SubmitLine, folder: Path) -> InvalidRequest:
+    """What a first word that is no file may have been meant as."""
+    word, option = line.rest[0], _last_option(line.options)
+    if _ASSIGNMENT.match(word):
+        flag = option if option in {"--env", "--label"} else "--env"
+        return InvalidRequest(
+            f"`{word}` stands where the script should be",
+            why=f"{flag} takes one K=V.",
+            fix=f"Write {flag} once for each: {flag} {word}",
+        )
+    script = next(
+        (other for other in line.rest[1:] if Path(other).suffix in _SUFFIXES and (folder / other).is_file()), None
+    )
+    if script:
+        why = f"`{script}` comes only after it."
+        after = f"; {option} takes one value" if option else ""
+        return InvalidRequest(f"`{word}` stands where the script should be", why=why, fix=f"Remove `{word}`{after}.")
+    if (folder / word).is_dir():
+        return InvalidRequest(f"`{word}` is a folder", fix=f"Name the script in it: {word.rstrip('/')}/train.py")
+    if shutil.which(word, path=os.environ.get("PATH")):
+        return InvalidRequest(
+            f"`{word}` is a program, not a script", fix=f"Write gangline submit -- {' '.join(line.rest)}"
+        )
+    return InvalidRequest(f"There is no file `{word}` in {folder}", fix=_nearest_file(word, folder))
+
+
+def _other_file(word: str) -> InvalidRequest:
+    if word.endswith((".yaml", ".yml")):
+        return InvalidRequest(f"`{word}` is no script", fix=f"A run file is given with -f: gangline submit -f {word}")
+    shell = "bash " if word.endswith(".sh") else ("" if "/" in word else "./")
+    return InvalidRequest(
+        f"`{word}` is neither a Python script nor a notebook", fix=f"As a command: gangline submit -- {shell}{word}"
+    )
+
+
+def _with_notes(entry: Entry, rest: Sequence[str], flags: Mapping[str, bool]) -> Entry:
+    """Say which options of Gangline stand behind the script and so go to it; behind `--` none is meant for us."""
+    if "--" in rest:
+        return entry
+    ours = [word for word in entry.args if word.startswith("--") and word.partition("=")[0] in flags]
+    if not ours:
+        return entry
+    note = (
+        f"note: {', '.join(ours)} after {entry.entry} {'goes' if len(ours) == 1 else 'go'} to the script; "
+        f"options of gangline stand before it"
+    )
+    return Entry(kind=entry.kind, entry=entry.entry, args=entry.args, python=entry.python, notes=(*entry.notes, note))
+
+
+def _last_option(options: Sequence[str]) -> str:
+    return next((word.partition("=")[0] for word in reversed(options) if word.startswith("-")), "")
+
+
+def _nearest_file(word: str, folder: Path) -> str:
+    """The file that was probably meant: nearest by name in that folder, else anywhere below."""
+    here = folder / Path(word).parent
+    base = Path(word).name
+    siblings = [entry.name for entry in _scan(here) if entry.is_file()]
+    close = get_close_matches(base, siblings, n=1, cutoff=0.6)
+    if close:
+        return f"Did you mean `{(Path(word).parent / close[0]).as_posix()}`?"
+    below = {path.name: path for path in _walk(folder)}
+    close = get_close_matches(base, below, n=1, cutoff=0.75)
+    if close:
+        return f"Did you mean `{below[close[0]].relative_to(folder).as_posix()}`?"
+    scripts = sorted(name for name in siblings if Path(name).suffix in _SUFFIXES)[:8]
+    return (
+        nearest(base, scripts) if scripts else "There is no Python script in this folder; `gangline init` writes one."
+    )
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """Scripts and notebooks below a folder, as far as a few thousand entries reach."""
+    waiting, seen = [folder], 0
+    while waiting:
+        for entry in _scan(waiting.pop()):
+            seen += 1
+            if seen > _MOST_FILES_SEEN:
+                return
+            if entry.is_dir(follow_symlinks=False):
+                if not entry.name.startswith(".") and entry.name not in _SKIPPED_FOLDERS:
+                    waiting.append(Path(entry.path))
+            elif Path(entry.name).suffix in _SUFFIXES:
+                yield Path(entry.path)
+
+
+def _scan(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []

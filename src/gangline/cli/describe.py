@@ -1,0 +1,168 @@
+"""Sentences about runs, from the JSON that the server answers with.
+
+Pure; imports the domain and text alone.
+"""
+
+from __future__ import annotations
+
+from gangline.cli.text import join_words, render_count, render_duration, render_size, visible
+from gangline.domain.phase import TERMINAL, Phase
+from gangline.wire.views import AttemptView, CodeView, FailureView, RunDetail, RunSummary
+
+__all__ = [
+    "describe_attempt",
+    "describe_code",
+    "describe_exit",
+    "describe_failure",
+    "describe_gang",
+    "describe_phase",
+    "exit_code_of",
+    "explain",
+    "is_over",
+    "next_commands",
+    "num_ranks",
+    "run_duration_s",
+]
+
+_TERMINAL_NAMES = frozenset(str(phase) for phase in TERMINAL)
+EXIT_UNKNOWN_OUTCOME = 1
+
+
+def is_over(run: RunSummary) -> bool:
+    """Whether the run has ended, however."""
+    return run["phase"] in _TERMINAL_NAMES
+
+
+def exit_code_of(run: RunSummary) -> int:
+    """What `gangline` exits with for a run that is over: the run's own outcome."""
+    code = run["exit_code"]
+    if code is not None:
+        return code
+    return 0 if run["phase"] == Phase.SUCCEEDED.value else EXIT_UNKNOWN_OUTCOME
+
+
+def num_ranks(run: RunSummary) -> int:
+    """Ranks of the whole gang."""
+    return run["nodes"] * run["procs_per_node"]
+
+
+def run_duration_s(run: RunSummary, now: float) -> float | None:
+    """Time since the run first started, up to its end; None while it has not started."""
+    if run["started"] is None:
+        return None
+    return (run["ended"] or now) - run["started"]
+
+
+def describe_phase(run: RunSummary) -> str:
+    """`failed (user_error)`; the reason is left out where the phase says the same."""
+    reason = run["reason"]
+    redundant = {"stopped": "stopped_by_user", "preempted": "preempted"}.get(run["phase"])
+    return run["phase"] if not reason or reason == redundant else f"{run['phase']} ({reason})"
+
+
+def describe_gang(run: RunSummary) -> str:
+    """`2x2`: nodes by ranks on each, with accelerators where there are any."""
+    gang = f"{run['nodes']}x{run['procs_per_node']}"
+    return f"{gang} {run['gpus_per_node']}gpu" if run["gpus_per_node"] else gang
+
+
+def explain(run: RunSummary, now: float) -> str:
+    """How the run stands and why, in one sentence."""
+    if run["message"]:
+        text = visible(run["message"]).strip()
+        return text if text.endswith((".", "!", "?")) else f"{text}."
+    took = render_duration(run_duration_s(run, now))
+    phase = run["phase"]
+    sentences = {
+        "queued": f"Waits in pool {visible(run['pool'])} for {render_duration(now - run['created'])}.",
+        "starting": "Its agents and ranks are being started.",
+        "running": f"All {num_ranks(run)} ranks run, for {took} so far.",
+        "restarting": "The gang is being started again.",
+        "stopping": "The ranks were told to stop and have time to save.",
+        "succeeded": f"All {num_ranks(run)} ranks ended with exit code 0 after {took}.",
+        "stopped": f"Stopped after {took}.",
+    }
+    return sentences.get(phase, f"{phase.capitalize()}.")
+
+
+def describe_exit(exit_code: int | None, signal_name: str | None, signal: int | None = None) -> str:
+    """`exit code 3` or `SIGKILL`."""
+    if signal_name or signal:
+        return signal_name or f"signal {signal}"
+    return "unknown end" if exit_code is None else f"exit code {exit_code}"
+
+
+def describe_failure(failure: FailureView, started: float | None) -> str:
+    """`rank 2 (node 1, host gpu-7): SIGKILL, 12s after its start`."""
+    end = describe_exit(failure["exit_code"], failure["signal_name"], failure["signal"])
+    after = f", {render_duration(failure['time'] - started)} after the start" if started is not None else ""
+    host = f", host {visible(failure['host'])}" if failure["host"] else ""
+    return f"rank {failure['rank']} (node {failure['node']}{host}): {end}{after}"
+
+
+def describe_attempt(attempt: AttemptView) -> str:
+    """`failed (killed)`, `running`, `starting`."""
+    if attempt["outcome"] is None:
+        return "running" if attempt["running"] else "starting"
+    return f"{attempt['outcome']} ({attempt['reason']})" if attempt["reason"] else attempt["outcome"]
+
+
+def describe_code(code: CodeView) -> list[str]:
+    """What was packed, from which commit, and what was left out by which rule; a line for each."""
+    packed = f"{render_count(code['num_files'], 'file')}, {render_size(code['size_bytes'])}"
+    return [f"{packed} from {visible(code['root'])}", *_describe_commit(code), *_describe_excluded(code)]
+
+
+def _describe_commit(code: CodeView) -> list[str]:
+    commit = code["commit"]
+    if not commit:
+        return []
+    branch = f" on {visible(code['branch'])}" if code["branch"] else ""
+    changes = []
+    if code["diff"]:
+        changes.append(f"{render_count(code['diff'].count(_DIFF_HEAD), 'changed file')}")
+    if code["untracked"]:
+        changes.append(f"{render_count(len(code['untracked']), 'untracked file')}")
+    dirty = f", with {join_words(changes)}" if changes else (", with changes" if code["dirty"] else ", clean")
+    return [f"commit {commit[:12]}{branch}{dirty}"]
+
+
+_DIFF_HEAD = "diff --git "
+_MOST_RULES = 6
+
+
+def _describe_excluded(code: CodeView) -> list[str]:
+    lines = []
+    for entry in code["excluded"][:_MOST_RULES]:
+        files = entry.get("num_files")
+        amount = f" ({render_count(files, 'file')}, {render_size(entry.get('size_bytes'))})" if files else ""
+        lines.append(f"left out {visible(str(entry.get('path')))}{amount}: {visible(str(entry.get('rule')))}")
+    more = len(code["excluded"]) - _MOST_RULES
+    return (
+        [*lines, f"left out {render_count(more, 'more entry', 'more entries')}; `--json` lists all"]
+        if more > 0
+        else lines
+    )
+
+
+def next_commands(run: RunDetail) -> list[tuple[str, str]]:
+    """Commands that make sense now, each with what it does."""
+    run_id = run["id"]
+    if not is_over(run):
+        return [
+            (f"gangline watch {run_id}", "watch it live"),
+            (f"gangline logs {run_id} --follow", "follow its output"),
+            (f"gangline stop {run_id}", "end it"),
+        ]
+    failure = next(
+        (attempt["first_failure"] for attempt in reversed(run["attempts"]) if attempt["first_failure"]), None
+    )
+    rank = f" --rank {failure['rank']}" if failure and run["phase"] == Phase.FAILED.value else ""
+    commands = [(f"gangline logs {run_id}{rank}", "all that it wrote")]
+    if run["phase"] != Phase.SUCCEEDED.value:
+        commands.append((f"gangline resume {run_id}", "start it again from its newest checkpoint"))
+    if run["metrics"]:
+        commands.append((f"gangline metrics {run_id}", "all metrics"))
+    if run["code"]:
+        commands.append((f"gangline show {run_id} --code DIR", "restore its exact code"))
+    return commands

@@ -1,0 +1,112 @@
+"""Following a run: its output and its history on the terminal until it is over, then its own exit code."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from gangline.cli.describe import describe_phase, exit_code_of, explain
+from gangline.cli.failure import EXIT_INTERRUPTED
+from gangline.cli.logtext import LogPrinter
+from gangline.cli.terminal import Terminal
+from gangline.cli.text import render_clock, visible
+from gangline.wire.views import EventView, LogChunk, RunSummary
+
+if TYPE_CHECKING:
+    from gangline.client.client import Client
+
+__all__ = ["Following", "follow_run", "make_printer", "say_detached"]
+
+_RANK_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Following:
+    """What to follow, and how it is shown."""
+
+    ranks: Sequence[int] | None = None
+    """None: all."""
+    attempt: int | None = None
+    """None: from the newest on."""
+    tail: int | None = None
+    """Begin at the last that many lines."""
+    after: int = -1
+    """`seq` of the last event that has been told already."""
+    raw: bool = False
+    as_json: bool = False
+    """Print the items of the stream, one JSON object a line."""
+
+
+def follow_run(client: Client, run_id: str, wanted: Following) -> int:
+    """Print until the run is over.
+
+    Returns:
+        The run's outcome as exit code, or 130 when the person detached with Ctrl-C; the run goes on then.
+    """
+    several = wanted.ranks is None or len(wanted.ranks) != 1
+    printer = make_printer(Terminal.from_stream(), labelled=several, raw=wanted.raw)
+    ended: RunSummary | None = None
+    stream = client.follow(run_id, ranks=wanted.ranks, attempt=wanted.attempt, tail=wanted.tail, after=wanted.after)
+    try:
+        for item in stream:
+            ended = item.get("end", ended)
+            _show(item, printer, as_json=wanted.as_json)
+    except KeyboardInterrupt:
+        printer.break_line()
+        say_detached(run_id)
+        return EXIT_INTERRUPTED
+    printer.finish()
+    ended = ended or client.run(run_id)
+    if not wanted.as_json:
+        click.echo(_say_end(ended, Terminal.from_stream(sys.stderr)), err=True)
+    return exit_code_of(ended)
+
+
+def make_printer(terminal: Terminal, *, labelled: bool, raw: bool = False) -> LogPrinter:
+    """A printer to stdout; with labels each line begins with its rank, in a colour that stays the rank's own."""
+
+    def label(rank: int) -> str:
+        return terminal.paint(f"rank {rank} | ", _RANK_COLOURS[rank % len(_RANK_COLOURS)])
+
+    return LogPrinter(_write, label if labelled else None, raw=raw)
+
+
+def say_detached(run_id: str) -> None:
+    """What Ctrl-C did, and did not do."""
+    click.echo(
+        f"\ndetached; the run goes on. gangline stop {run_id} ends it, gangline watch {run_id} shows it again.",
+        err=True,
+    )
+
+
+def _show(item: Mapping[str, Any], printer: LogPrinter, *, as_json: bool) -> None:
+    if as_json:
+        _write(json.dumps(item) + "\n")
+    elif "text" in item:
+        printer.feed(cast("LogChunk", item))
+    elif "event" in item:
+        printer.break_line()
+        _say_event(item["event"])
+
+
+def _say_event(event: EventView) -> None:
+    if event["message"]:
+        terminal = Terminal.from_stream(sys.stderr)
+        line = f"gangline {render_clock(event['time'])} {visible(event['message'])}"
+        click.echo(terminal.paint(line, dim=True), err=True)
+
+
+def _say_end(run: RunSummary, terminal: Terminal) -> str:
+    phase = terminal.phase(run["phase"], describe_phase(run))
+    return f"{run['id']} {phase}: {explain(run, terminal.now)} gangline show {run['id']}"
+
+
+def _write(text: str) -> None:
+    if text:
+        sys.stdout.write(text)
+        sys.stdout.flush()

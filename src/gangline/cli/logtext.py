@@ -1,0 +1,159 @@
+r"""Logs as plain text: control codes are taken out, a carriage return ends a piece, memory stays bounded.
+
+A rank may write anything: colours, cursor moves, progress bars that never end a line, bytes that are no text. What
+comes out here is lines that harm no terminal. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gangline.wire.views import LogChunk
+
+__all__ = ["LineAssembler", "LogPrinter", "Piece", "strip_controls"]
+
+_ESCAPES = re.compile(
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor moves
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"  # OSC: titles, links
+    r"|\x1b[PX^_][^\x1b]*\x1b\\"  # device control and other strings
+    r"|\x1b[ -/]*[0-OQ-WYZ\\`-~]"  # two-character escapes
+)
+_CUT_ESCAPE = re.compile(r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)|\x9b[0-?]*[ -/]*)\Z")
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_LONGEST_ESCAPE = 4096
+_LONGEST_PIECE = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some text of one rank; `ended` when a line ends with it."""
+
+    text: str
+    ended: bool
+
+
+@dataclass(slots=True)
+class LineAssembler:
+    """Turns the chunks of one log into lines.
+
+    Of a line that was drawn over and over with carriage returns, only the newest state within a chunk is kept.
+    """
+
+    raw: bool = False
+    """Control codes stay."""
+    pending: str = ""
+    """The line that has not ended yet, without control codes."""
+    _held: str = ""
+    """The beginning of an escape whose end is in the next chunk."""
+    _after_return: bool = False
+
+    def feed(self, text: str) -> list[Piece]:
+        """The pieces that `text` completes; a piece of a line longer than 64 KiB comes out before its end."""
+        stripped, self._held = (text, "") if self.raw else strip_controls(self._held + text)
+        if self._after_return and stripped.startswith("\n"):
+            stripped = stripped[1:]
+        if stripped:
+            self._after_return = stripped.endswith("\r")
+        lines = stripped.replace("\r\n", "\n").split("\n")
+        pieces: list[Piece] = []
+        for line in lines[:-1]:
+            pieces.append(Piece(_newest_state(self.pending + line), ended=True))
+            self.pending = ""
+        self._keep(lines[-1], pieces)
+        return pieces
+
+    def finish(self) -> list[Piece]:
+        """What is left at the end of the log."""
+        rest, self.pending, self._held = self.pending, "", ""
+        return [Piece(rest, ended=False)] if rest else []
+
+    def _keep(self, rest: str, pieces: list[Piece]) -> None:
+        drawn, returned, current = (self.pending + rest).rpartition("\r")
+        if returned and (state := _newest_state(drawn)):
+            pieces.append(Piece(state, ended=True))
+        if len(current) > _LONGEST_PIECE:
+            pieces.append(Piece(current, ended=False))
+            current = ""
+        self.pending = current
+
+
+@dataclass(slots=True)
+class LogPrinter:
+    """Writes the logs of one rank, or of several with labels, as they come in.
+
+    Args:
+        write: takes text as it is to appear.
+        label: text before each line, by rank; None for a single rank, whose unfinished lines are shown at once.
+        raw: pass text on as it is; with labels it is still cut into lines.
+    """
+
+    write: Callable[[str], object]
+    label: Callable[[int], str] | None = None
+    raw: bool = False
+    _assemblers: dict[int, LineAssembler] = field(default_factory=dict)
+    _shown: str = ""
+    """What is on the screen of the line that has not ended (single rank only)."""
+
+    def feed(self, chunk: LogChunk) -> None:
+        """Print what the chunk completes."""
+        if self.raw and self.label is None:
+            self.write(chunk["text"])
+            return
+        rank = chunk["rank"]
+        assembler = self._assemblers.setdefault(rank, LineAssembler(raw=self.raw))
+        pieces = assembler.feed(chunk["text"])
+        if chunk["complete"]:
+            pieces += assembler.finish()
+        self._print(rank, pieces)
+        if self.label is None and assembler.pending:
+            self._print_open(assembler.pending)
+
+    def finish(self) -> None:
+        """Print what no line end followed, and end the line."""
+        for rank, assembler in self._assemblers.items():
+            self._print(rank, assembler.finish())
+        self._assemblers.clear()
+        self.break_line()
+
+    def break_line(self) -> None:
+        """Begin a new line if one has been left open."""
+        if self._shown:
+            self.write("\n")
+            self._shown = ""
+
+    def _print(self, rank: int, pieces: list[Piece]) -> None:
+        if self.label is not None:
+            label = self.label(rank)
+            self.write("".join(f"{label}{piece.text}\n" for piece in pieces))
+            return
+        for piece in pieces:
+            self._print_open(piece.text)
+            if piece.ended:
+                self.write("\n")
+                self._shown = ""
+
+    def _print_open(self, text: str) -> None:
+        """Bring the open line to `text`, without repeating what is on the screen already."""
+        if self._shown and not text.startswith(self._shown):
+            self.break_line()
+        self.write(text[len(self._shown) :])
+        self._shown = text
+
+
+def strip_controls(text: str) -> tuple[str, str]:
+    """The text without control codes (line feeds, tabs, carriage returns stay), and an escape cut off at its end."""
+    if text.isascii() and text.isprintable():
+        return text, ""
+    cut = _CUT_ESCAPE.search(text)
+    held = cut.group() if cut and len(cut.group()) <= _LONGEST_ESCAPE else ""
+    whole = text[: len(text) - len(held)] if held else text
+    return _CONTROLS.sub("", _ESCAPES.sub("", whole)), held
+
+
+def _newest_state(line: str) -> str:
+    """What a terminal would show of a line drawn over with carriage returns: the last state that is not empty."""
+    if "\r" not in line:
+        return line
+    return next((state for state in reversed(line.split("\r")) if state), "")

@@ -1,0 +1,75 @@
+"""Arguments and options that several commands share, and the handle on the current invocation.
+
+Imports click alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+__all__ = ["Invocation", "Whole", "echo_json", "echo_lines", "json_option", "run_argument"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+@dataclass(slots=True, kw_only=True)
+class Invocation:
+    """What `main` has to know of the command line after an error: whether it was to speak JSON."""
+
+    as_json: bool = False
+
+
+class Whole(click.ParamType[int]):
+    """A whole number within limits.
+
+    Args:
+        least: the smallest that is allowed.
+        most: the largest; None: any.
+    """
+
+    name = "N"
+
+    def __init__(self, least: int = 0, most: int | None = None) -> None:
+        self.least, self.most = least, most
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(str(value))
+        except ValueError:
+            number = None
+        if number is None or number < self.least or (self.most is not None and number > self.most):
+            limits = f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
+            self.fail(f"`{value}` is not a whole number, {limits}.", param, ctx)
+        return number
+
+
+def json_option(help_text: str = "Print JSON for scripts; errors are JSON on stderr.") -> Callable[[_F], _F]:
+    """`--json`, which also turns errors into JSON."""
+    return click.option("--json", "as_json", is_flag=True, is_eager=True, callback=_remember_json, help=help_text)
+
+
+def run_argument(function: _F) -> _F:
+    """`RUN`: an id, the beginning of one, or `latest`."""
+    return click.argument("run", metavar="RUN")(function)
+
+
+def echo_json(value: object) -> None:
+    """One JSON document on stdout, for people too: indented, not escaped where the terminal can show it."""
+    click.echo(json.dumps(value, indent=2))
+
+
+def echo_lines(lines: list[str]) -> None:
+    """Several lines on stdout in one write."""
+    if lines:
+        click.echo("\n".join(lines))
+
+
+def _remember_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's signature
+    if value and isinstance(ctx.obj, Invocation):
+        ctx.obj.as_json = True
+    return value

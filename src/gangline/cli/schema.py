@@ -1,0 +1,21 @@
+"""`gangline schema`: the JSON Schema of run files."""
+
+from __future__ import annotations
+
+import click
+
+from gangline.cli.options import echo_json
+
+__all__ = ["command"]
+
+
+@click.command("schema")
+def command() -> None:
+    """Print the JSON Schema of run files, for editors.
+
+    For example: `gangline schema > gangline.schema.json`, and as first line of a run file:
+    `# yaml-language-server: $schema=gangline.schema.json`.
+    """
+    from gangline.wire.spec import json_schema  # noqa: PLC0415 - only here
+
+    echo_json(json_schema())

@@ -1,0 +1,145 @@
+"""`gangline server`: the server of this machine."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from pathlib import Path
+
+import click
+
+from gangline.cli import connection
+from gangline.cli.options import Whole, echo_json, json_option
+from gangline.cli.terminal import Terminal
+from gangline.cli.text import render_count, render_duration, render_size, visible
+from gangline.domain.errors import NotFound, ServerUnreachable
+from gangline.rundir.home import Home
+from gangline.wire.views import HealthView
+
+__all__ = ["command"]
+
+_FOLLOW_S = 0.3
+
+
+@click.group("server")
+def command() -> None:
+    """Look at the server of this machine, start or stop it.
+
+    The first command that needs a server starts one; it listens on this machine alone and keeps its state in
+    GANGLINE_HOME (default: ~/.gangline). Runs never need it: they train on while it is away, and it finds them again
+    when it returns.
+    """
+
+
+@command.command("status")
+@json_option()
+def status(*, as_json: bool) -> int:
+    """Say whether a server runs, which, and what it has to do.
+
+    Starts none; exit code 69 when none runs.
+    """
+    try:
+        health = connection.connect(start=False).health()
+    except ServerUnreachable:
+        home = Home.from_env().path
+        if as_json:
+            echo_json(None)
+        else:
+            click.echo(f"No server runs (state folder {home}). The next command that needs one starts it.")
+        return ServerUnreachable.exit_code
+    if as_json:
+        echo_json(health)
+    else:
+        click.echo("\n".join(_render_health(health, Terminal().now)))
+    return 0
+
+
+@command.command("start")
+@json_option()
+def start(*, as_json: bool) -> None:
+    """Start the server, if none runs."""
+    health = connection.connect(start=True).health()
+    if as_json:
+        echo_json(health)
+    else:
+        click.echo(
+            f"The server runs: pid {health['pid']}, version {health['version']}, state in {visible(health['home'])}."
+        )
+
+
+@command.command("stop")
+@json_option()
+def stop(*, as_json: bool) -> None:
+    """Stop the server; gangs that run go on without it."""
+    try:
+        client = connection.connect(start=False)
+        health = client.health()
+    except ServerUnreachable:
+        if as_json:
+            echo_json(None)
+        else:
+            click.echo("No server runs.")
+        return
+    client.stop_server()
+    if as_json:
+        echo_json(health)
+    else:
+        click.echo(_say_stopped(health))
+
+
+@command.command("logs")
+@click.option("-f", "-F", "--follow", is_flag=True, help="Go on until Ctrl-C.")
+@click.option("-n", "--tail", type=Whole(), default=100, help="Only the last N lines.  [default: 100]")
+def logs(*, follow: bool, tail: int) -> None:
+    """Print the server's own log."""
+    path = Home.from_env().server_log
+    if not path.is_file():
+        raise NotFound(f"There is no server log at {path}", fix="`gangline server start` starts a server.")
+    position = _print_tail(path, tail)
+    while follow:
+        time.sleep(_FOLLOW_S)
+        position = _print_new(path, position)
+
+
+def _say_stopped(health: HealthView) -> str:
+    live = health["runs_live"]
+    if not live:
+        return "The server is stopped."
+    gangs = f"{render_count(live, 'gang goes', 'gangs go')} on without it"
+    return f"The server is stopped. {gangs}; the next command starts a server that finds them again."
+
+
+def _render_health(health: HealthView, now: float) -> list[str]:
+    up, memory = render_duration(now - health["started"]), render_size(health["rss_bytes"])
+    return [
+        f"version  {health['version']}",
+        f"pid      {health['pid']}, up {up}, memory {memory}",
+        f"state    {visible(health['home'])}",
+        f"runs     {health['runs_live']} live, {health['runs_queued']} queued",
+    ]
+
+
+def _print_tail(path: Path, tail: int) -> int:
+    """Print the last lines; returns the size of what was seen."""
+    with path.open("rb") as file:
+        lines = deque(file, maxlen=tail)
+        position = file.tell()
+    for line in lines:
+        _print_bytes(line)
+    return position
+
+
+def _print_new(path: Path, position: int) -> int:
+    """Print what was added since `position`; from the start where the file has become shorter."""
+    size = path.stat().st_size if path.exists() else 0
+    if size == position:
+        return position
+    with path.open("rb") as file:
+        file.seek(position if size > position else 0)
+        added = file.read()
+    _print_bytes(added)
+    return size
+
+
+def _print_bytes(data: bytes) -> None:
+    click.echo(visible(data.decode("utf-8", "replace"), multiline=True), nl=False)

@@ -1,0 +1,351 @@
+"""One run on one screen: what `gangline show` prints, and the demo at its end.
+
+Pure: from a RunDetail and a metric to lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from gangline.cli.describe import (
+    describe_attempt,
+    describe_code,
+    describe_failure,
+    describe_phase,
+    explain,
+    is_over,
+    next_commands,
+    num_ranks,
+    run_duration_s,
+)
+from gangline.cli.plot import render_plot
+from gangline.cli.table import Column, render_table
+from gangline.cli.terminal import Terminal
+from gangline.cli.text import (
+    cell_width,
+    render_age,
+    render_clock,
+    render_count,
+    render_duration,
+    render_number,
+    render_size,
+    render_step,
+    visible,
+    wrap,
+)
+from gangline.wire.views import AttemptView, CheckpointView, EventView, FailureView, MetricView, RunDetail
+
+__all__ = [
+    "main_metric",
+    "metric_points",
+    "render_attempts",
+    "render_checkpoints",
+    "render_events",
+    "render_failure",
+    "render_metric_plot",
+    "render_summary",
+]
+
+_LABEL_COLUMNS = 12
+_TRACE_LINES = 12
+_LOG_LINES = 12
+_MOST_CHECKPOINTS = 6
+_MOST_METRICS = 8
+_KNOWN_PACKAGES = ("torch", "numpy", "jax", "tensorflow", "deepspeed", "accelerate", "lightning", "transformers")
+
+
+def render_summary(run: RunDetail, terminal: Terminal, *, metric: MetricView | None = None) -> list[str]:
+    """The whole screen.
+
+    Args:
+        metric: the curve to draw, if any; `main_metric` says which to fetch.
+    """
+    blocks = [
+        _render_head(run, terminal),
+        _render_facts(run, terminal),
+        _titled("first failure", _last_failure(run, terminal), terminal),
+        _titled("attempts", render_attempts(run["attempts"], terminal, indent=2), terminal),
+        _titled(metric["name"], _indent(render_metric_plot(metric, terminal)), terminal) if metric else [],
+        _titled("checkpoints", _newest_checkpoints(run["checkpoints"], terminal), terminal),
+        _render_origin(run, terminal),
+        _render_next(run, terminal),
+    ]
+    lines: list[str] = []
+    for block in blocks:
+        if block:
+            lines += [*([""] if lines else []), *block]
+    return lines
+
+
+def main_metric(names: Iterable[str]) -> str | None:
+    """The metric that a summary draws: `loss`, else one that is called so, else the first."""
+    ordered = sorted(names)
+    preferred = ("loss", "train_loss", "train/loss", "training_loss")
+    for name in preferred:
+        if name in ordered:
+            return name
+    return next((name for name in ordered if "loss" in name.lower()), ordered[0] if ordered else None)
+
+
+def metric_points(metric: MetricView) -> list[tuple[float, float]]:
+    """(step, mean) of every bucket; a mean that is not finite is NaN."""
+    return [
+        (float(bucket["step"]), float("nan") if bucket["mean"] is None else bucket["mean"])
+        for bucket in metric["buckets"]
+    ]
+
+
+def render_metric_plot(metric: MetricView, terminal: Terminal, *, height: int = 12) -> list[str]:
+    """The curve of one metric; one line if there is nothing to draw."""
+    lines = render_plot(
+        metric_points(metric), width=min(64, terminal.page - 2), height=height, unicode=terminal.unicode
+    )
+    return lines or [f"nothing to draw: none of its {render_count(metric['count'], 'value')} is finite"]
+
+
+def render_attempts(attempts: Sequence[AttemptView], terminal: Terminal, *, indent: int = 0) -> list[str]:
+    """A row for each attempt: how it ended and why, how long it took, where it started from."""
+    if not attempts:
+        return []
+    columns = [
+        Column(title="#", right=True),
+        Column(title="outcome", paint=_outcome_painter(attempts)),
+        Column(title="started", drop=3),
+        Column(title="took", right=True, drop=2),
+        Column(title="resumed from", drop=5),
+        Column(title="start", drop=6),
+        Column(title="why", shrink_to=16, drop=4),
+    ]
+    rows = [_attempt_row(attempt, terminal.now) for attempt in attempts]
+    return render_table(columns, rows, terminal, indent=indent)
+
+
+def render_checkpoints(checkpoints: Sequence[CheckpointView], terminal: Terminal, *, indent: int = 0) -> list[str]:
+    """A row for each checkpoint, in the order given."""
+    columns = [
+        Column(title="step", right=True),
+        Column(title="attempt", right=True, drop=3),
+        Column(title="size", right=True),
+        Column(title="files", right=True, drop=5),
+        Column(title="saved", drop=2),
+        Column(title="took", right=True, drop=4),
+        Column(title="state"),
+        Column(title="path", drop=6),
+    ]
+    rows = [
+        (
+            str(item["step"]),
+            str(item["attempt"]),
+            render_size(item["size_bytes"]),
+            str(item["num_files"]),
+            f"{render_age(item['time'], terminal.now)} ago",
+            render_duration(item["duration_s"]),
+            "latest" if item["latest"] else ("kept" if item["kept"] else "removed"),
+            item["path"],
+        )
+        for item in checkpoints
+    ]
+    return render_table(columns, rows, terminal, indent=indent)
+
+
+def render_events(events: Sequence[EventView], terminal: Terminal) -> list[str]:
+    """A line for each event: when, what kind, what happened."""
+    return [
+        terminal.clip(f"{render_clock(e['time'])}  {visible(e['kind']):<16} {visible(e['message'])}") for e in events
+    ]
+
+
+def render_failure(failure: FailureView, terminal: Terminal, *, started: float | None) -> list[str]:
+    """The first failing rank: how it ended, its exception with the end of the trace, else the end of its log."""
+    lines = [terminal.paint(describe_failure(failure, started), "red")]
+    if failure["error_type"]:
+        message = visible(failure["error_message"] or "").strip()
+        lines.append(terminal.paint(f"{visible(failure['error_type'])}{': ' if message else ''}{message}", bold=True))
+    trace, log = failure["traceback"], failure["log_tail"]
+    if trace:
+        lines += _quote(trace, _TRACE_LINES, terminal)
+    if log.strip() and not (trace and trace.strip() in log):
+        lines += ["end of its log:", *_quote(log, _LOG_LINES, terminal)]
+    return lines
+
+
+def _render_head(run: RunDetail, terminal: Terminal) -> list[str]:
+    name = "" if run["name"] == run["id"] else f"  {visible(run['name'])}"
+    facts = [describe_phase(run)]
+    if is_over(run) and run["exit_code"] is not None:
+        facts.append(f"exit code {run['exit_code']}")
+    return [
+        terminal.clip(terminal.heading(run["id"]))
+        if not name
+        else terminal.heading(run["id"]) + terminal.clip(name, 60),
+        terminal.phase(run["phase"], terminal.dot.join(facts)),
+        *wrap(explain(run, terminal.now), terminal.page),
+    ]
+
+
+def _render_facts(run: RunDetail, terminal: Terminal) -> list[str]:
+    facts = {
+        "progress": _progress(run, terminal),
+        "gang": _gang(run, terminal),
+        "time": _time(run, terminal),
+        "metrics": _newest_metrics(run["metrics"], terminal),
+    }
+    return _labelled(facts, terminal)
+
+
+def _progress(run: RunDetail, terminal: Terminal) -> str:
+    parts = [f"step {render_step(run['step'], run['total_steps'])}"] if run["step"] is not None else []
+    if run["tokens_per_s"]:
+        parts.append(f"{run['tokens_per_s']:,.0f} tokens/s")
+    return terminal.dot.join(parts)
+
+
+def _gang(run: RunDetail, terminal: Terminal) -> str:
+    parts = [
+        f"{render_count(run['nodes'], 'node')} x {render_count(run['procs_per_node'], 'rank')}"
+        + (f" = {num_ranks(run)} ranks" if run["nodes"] > 1 else ""),
+        f"{render_count(run['gpus_per_node'], 'accelerator')} a node" if run["gpus_per_node"] else "no accelerators",
+        f"pool {visible(run['pool'])}",
+        f"strategy {visible(str(run['spec'].get('strategy', '-')))}",
+    ]
+    return terminal.dot.join(parts)
+
+
+def _time(run: RunDetail, terminal: Terminal) -> str:
+    parts = [f"submitted {render_age(run['created'], terminal.now)} ago by {visible(run['user'])}"]
+    if run["started"] is not None:
+        parts.append(f"waited {render_duration(run['started'] - run['created'])}")
+        parts.append(f"{'took' if is_over(run) else 'runs for'} {render_duration(run_duration_s(run, terminal.now))}")
+    if run["restarts"]:
+        parts.append(render_count(run["restarts"], "restart"))
+    return terminal.dot.join(parts)
+
+
+def _newest_metrics(metrics: Mapping[str, float | None], terminal: Terminal) -> str:
+    names = list(metrics)
+    shown = [f"{visible(name)} {render_number(metrics[name])}" for name in names[:_MOST_METRICS]]
+    more = len(names) - len(shown)
+    return terminal.dot.join([*shown, *([f"{more} more"] if more > 0 else [])])
+
+
+def _last_failure(run: RunDetail, terminal: Terminal) -> list[str]:
+    """The newest failure, unless the run got over it and succeeded: then the attempts table says enough."""
+    if run["phase"] == "succeeded":
+        return []
+    for attempt in reversed(run["attempts"]):
+        if attempt["first_failure"]:
+            return _indent(render_failure(attempt["first_failure"], terminal, started=attempt["started"]))
+    return []
+
+
+def _attempt_row(attempt: AttemptView, now: float) -> tuple[str, ...]:
+    started, ended = attempt["started"], attempt["ended"]
+    took = None if started is None else (ended or now) - started
+    step = attempt["resume_step"]
+    return (
+        str(attempt["number"]),
+        describe_attempt(attempt),
+        render_clock(started),
+        render_duration(took),
+        f"step {step}" if step is not None else ("checkpoint" if attempt["resume"] else "-"),
+        attempt["start_mode"] or "-",
+        attempt["message"],
+    )
+
+
+def _outcome_painter(attempts: Sequence[AttemptView]) -> Callable[[Terminal, str, int], str]:
+    def paint(terminal: Terminal, cell: str, row: int) -> str:
+        return terminal.phase(attempts[row]["outcome"] or "running", cell)
+
+    return paint
+
+
+def _newest_checkpoints(checkpoints: Sequence[CheckpointView], terminal: Terminal) -> list[str]:
+    if not checkpoints:
+        return []
+    newest = sorted(checkpoints, key=lambda item: (item["step"], item["attempt"]), reverse=True)
+    lines = render_checkpoints(newest[:_MOST_CHECKPOINTS], terminal, indent=2)
+    more = len(newest) - _MOST_CHECKPOINTS
+    return [*lines, f"  and {render_count(more, 'older one')}"] if more > 0 else lines
+
+
+def _render_origin(run: RunDetail, terminal: Terminal) -> list[str]:
+    """Where it came from and where it lies: command, code, environment, folder."""
+    code = describe_code(run["code"]) if run["code"] else ["no snapshot"]
+    facts = {
+        "command": _command(run["spec"]),
+        "code": code[0],
+        **{" " * (i + 1): line for i, line in enumerate(code[1:])},
+        "environment": _environment(run, terminal),
+        "hosts": _hosts(run),
+        "folder": visible(run["run_dir"]),
+    }
+    return _labelled(facts, terminal, clipped=False)
+
+
+def _command(spec: Mapping[str, Any]) -> str:
+    import shlex  # noqa: PLC0415 - only summaries quote commands
+
+    kind = spec.get("entry_kind")
+    words = [*(["-m"] if kind == "module" else []), str(spec.get("entry", "")), *map(str, spec.get("args", ()))]
+    return visible(shlex.join(words))
+
+
+def _environment(run: RunDetail, terminal: Terminal) -> str:
+    for attempt in reversed(run["attempts"]):
+        for node in attempt["nodes"]:
+            if node["environment"]:
+                return terminal.dot.join(_environment_facts(node["environment"]))
+    return ""
+
+
+def _environment_facts(environment: Mapping[str, Any]) -> list[str]:
+    python = environment.get("python")
+    if isinstance(python, Mapping):
+        python = python.get("version")
+    packages = environment.get("packages")
+    known = packages if isinstance(packages, Mapping) else {}
+    found = [f"{name} {known[name]}" for name in _KNOWN_PACKAGES if name in known]
+    return [visible(fact) for fact in [*([f"Python {python}"] if python else []), *found]]
+
+
+def _hosts(run: RunDetail) -> str:
+    if not run["attempts"]:
+        return ""
+    hosts = dict.fromkeys(node["host"] for node in run["attempts"][-1]["nodes"])
+    return ", ".join(map(visible, hosts))
+
+
+def _render_next(run: RunDetail, terminal: Terminal) -> list[str]:
+    commands = next_commands(run)
+    width = max(len(command) for command, _ in commands)
+    return _titled(
+        "next", [f"  {command:<{width}}  {terminal.paint(text, dim=True)}" for command, text in commands], terminal
+    )
+
+
+def _labelled(facts: Mapping[str, str], terminal: Terminal, *, clipped: bool = True) -> list[str]:
+    lines = []
+    for label, value in facts.items():
+        if value:
+            shown = terminal.clip(value, terminal.width - _LABEL_COLUMNS) if clipped else value
+            lines.append(f"{terminal.paint(f'{label.strip():<{_LABEL_COLUMNS}}', dim=True)}{shown}")
+    return lines
+
+
+def _titled(title: str, lines: list[str], terminal: Terminal) -> list[str]:
+    return [terminal.heading(visible(title)), *lines] if lines else []
+
+
+def _indent(lines: Iterable[str]) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def _quote(text: str, most_lines: int, terminal: Terminal) -> list[str]:
+    """The last lines of a text, each cut to the terminal and marked as quoted."""
+    bar = "│ " if terminal.unicode else "| "
+    lines = visible(text.replace("\r\n", "\n").rstrip("\n"), multiline=True).expandtabs(4).split("\n")
+    shown = lines[-most_lines:]
+    width = terminal.width - cell_width(bar) - 2
+    return [terminal.paint(bar, dim=True) + terminal.clip(line, width) for line in shown]
