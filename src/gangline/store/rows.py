@@ -166,10 +166,10 @@ class Points:
     rank: int
     name: str
     attempt: int
-    steps: Sequence[int | None]
+    steps: list[int | None]
     """None: the step after the one before."""
-    times: Sequence[float]
-    values: Sequence[float]
+    times: list[float]
+    values: list[float]
     """May hold NaN and infinities."""
 
 

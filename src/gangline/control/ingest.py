@@ -1,0 +1,209 @@
+"""Read what is new in a run directory, and store it with how far it was read, in one transaction.
+
+A result counts once everything that was written before it has been stored: it is looked for first, and kept back
+until a reading has reached the end of every file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gangline.control.decide import EXIT_CODES
+from gangline.control.fold import (
+    MetricsFold,
+    apply_result,
+    fold_journal,
+    fold_metrics,
+    journal_events,
+    result_event,
+)
+from gangline.rundir.files import Unreadable
+from gangline.domain.phase import Reason
+from gangline.rundir.files import read_json
+from gangline.rundir.journal import JournalReader
+from gangline.rundir.layout import AttemptDir, RunDir
+from gangline.store.rows import AttemptRow, IngestBatch, NewEvent, RunRow
+from gangline.store.store import Store
+
+__all__ = ["LIMIT_BYTES", "Ingested", "ingest_run"]
+
+LIMIT_BYTES = 8 * 1024 * 1024
+"""Most bytes that one reading takes, so that a run with much to say holds up no other."""
+_PIECE_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingested:
+    """One reading."""
+
+    is_drained: bool
+    """Every file was read to its end, and what was found is stored."""
+    attempts: Sequence[AttemptRow]
+    """All attempts of the run, as they are now known."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """A reading under way."""
+
+    root: Path
+    offsets: Mapping[str, int]
+    left_bytes: int = LIMIT_BYTES
+    is_drained: bool = True
+    cursors: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    def records(self, path: Path) -> Iterable[list[dict[str, Any]]]:
+        """New records of a journal, a piece at a time."""
+        name = str(path.relative_to(self.root))
+        start = self.offsets.get(name, 0)
+        if _size(path) <= start:
+            return
+        reader = JournalReader(path, start)
+        while self.left_bytes > 0:
+            before = reader.offset
+            found = reader.read(_PIECE_BYTES)
+            self.left_bytes -= reader.offset - before
+            if reader.offset != start:
+                self.cursors[name] = (start, reader.offset)
+            if not found:
+                return
+            yield found
+        self.is_drained = self.is_drained and _size(path) <= reader.offset
+
+
+def ingest_run(store: Store, run: RunRow, run_dir: RunDir, *, everything: bool = True) -> Ingested:
+    """Store what is new in the directory of a run.
+
+    Args:
+        everything: also read the metrics of ranks other than 0, and journals of attempts that have ended long ago.
+    Raises:
+        OSError: a file is there but cannot be read.
+    """
+    known = {attempt.number: attempt for attempt in store.attempts(run.id)}
+    results = _read_results(run_dir, known)
+    reading = _Reading(run_dir.path, store.cursors(run.id))
+    everything = everything or bool(results)
+    rows, events = _read_attempts(reading, run, run_dir, known, everything=everything)
+    fold = _read_metrics(reading, run_dir, everything=everything)
+    if reading.is_drained:
+        for number, result in results.items():
+            rows[number] = apply_result(rows[number], result)
+            events.append(result_event(rows[number]))
+    changed = [row for row in rows.values() if row != known.get(row.number)]
+    is_stored = _store(store, run, _batch(reading, fold, changed, events))
+    now = {**known, **rows} if is_stored else known
+    ordered = [now[number] for number in sorted(now)]
+    return Ingested(is_drained=reading.is_drained and is_stored, attempts=ordered)
+
+
+def _read_results(run_dir: RunDir, known: Mapping[int, AttemptRow]) -> dict[int, Mapping[str, Any]]:
+    """Results that are not stored yet, by attempt. One for which the server has already decided comes too late."""
+    found: dict[int, Mapping[str, Any]] = {}
+    for folder in run_dir.attempts():
+        row = known.get(folder.number)
+        if row is None or row.outcome is None:
+            result = _read_result(folder)
+            if result is not None:
+                found[folder.number] = result
+    return found
+
+
+def _read_result(folder: AttemptDir) -> Mapping[str, Any] | None:
+    try:
+        return read_json(folder.result)
+    except Unreadable as error:
+        end = {"outcome": "failed", "reason": Reason.PLATFORM.value, "exit_code": EXIT_CODES[Reason.PLATFORM]}
+        return {**end, "message": str(error), "next": "end"}
+
+
+def _read_attempts(
+    reading: _Reading, run: RunRow, run_dir: RunDir, known: Mapping[int, AttemptRow], *, everything: bool
+) -> tuple[dict[int, AttemptRow], list[NewEvent]]:
+    found: dict[int, AttemptRow] = {}
+    events: list[NewEvent] = []
+    folders = run_dir.attempts()
+    newest = folders[-1].number if folders else 0
+    for folder in folders:
+        number = folder.number
+        row = known.get(number)
+        if row is not None and row.next is not None and number < newest - 1 and not everything:
+            continue
+        if row is None:
+            row = _new_attempt(number, run, {**known, **found})
+        found[number] = _read_journals(reading, folder, row, events)
+    return found, sorted(events, key=lambda event: event.time)
+
+
+def _new_attempt(number: int, run: RunRow, known: Mapping[int, AttemptRow]) -> AttemptRow:
+    """An attempt whose folder has appeared.
+
+    Its agents, unless it is the first of its launch, are those of the one before.
+    """
+    devices = run.placement or ()
+    nodes = [_bare_node(node, devices[node] if node < len(devices) else ()) for node in range(run.nodes)]
+    before = known.get(number - 1)
+    if before is not None and before.launch == run.launch and before.nodes:
+        nodes = [dict(node) for node in before.nodes]
+    return AttemptRow(number=number, launch=run.launch, nodes=nodes)
+
+
+def _bare_node(node: int, devices: Sequence[str]) -> dict[str, Any]:
+    return {
+        "node": node,
+        "host": "",
+        "address": "",
+        "agent_pid": None,
+        "devices": list(devices),
+        "environment": None,
+    }
+
+
+def _read_journals(reading: _Reading, folder: AttemptDir, row: AttemptRow, events: list[NewEvent]) -> AttemptRow:
+    for node in folder.nodes():
+        for records in reading.records(folder.events(node)):
+            row = fold_journal(row, node, records)
+            events += journal_events(row.number, node, records)
+    return row
+
+
+def _read_metrics(reading: _Reading, run_dir: RunDir, *, everything: bool) -> MetricsFold:
+    fold = MetricsFold()
+    for rank in run_dir.metric_ranks() if everything else [0]:
+        for records in reading.records(run_dir.metrics(rank)):
+            fold_metrics(fold, rank, records)
+    return fold
+
+
+def _batch(
+    reading: _Reading, fold: MetricsFold, attempts: Sequence[AttemptRow], events: Sequence[NewEvent]
+) -> IngestBatch:
+    running = [row.running for row in attempts if row.running is not None]
+    return IngestBatch(
+        cursors=reading.cursors,
+        events=[*events, *fold.events],
+        attempts=attempts,
+        checkpoints=list(fold.checkpoints.values()),
+        removed_checkpoints=fold.removed,
+        points=list(fold.points.values()),
+        attempt=max((row.number for row in attempts), default=None),
+        step=fold.step,
+        total_steps=fold.total_steps,
+        started=min(running, default=None),
+    )
+
+
+def _store(store: Store, run: RunRow, batch: IngestBatch) -> bool:
+    """False: somebody else has read these files meanwhile, and nothing was stored."""
+    if not batch.cursors and not batch.attempts and not batch.events:
+        return True
+    return store.ingest(run.id, batch)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return 0

@@ -1,0 +1,90 @@
+"""`launch.json`: what the agents of one launch are told. Pure; docs/contributing/architecture.md describes the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import Enum
+from typing import Any
+
+from gangline.domain.phase import Budget
+from gangline.domain.spec import RunSpec
+
+__all__ = ["REDACTED", "LaunchTerms", "render_launch", "render_launch_text"]
+
+LAUNCH_VERSION = 1
+REDACTED = "(made at launch)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchTerms:
+    """What is decided anew for each launch of a run."""
+
+    run_id: str
+    launch: int = 0
+    first_attempt: int = 0
+    """Number of the first attempt that the leader begins."""
+    devices: Sequence[Sequence[str]] = ()
+    """Per node: the accelerators that it may use."""
+    device_kind: str = ""
+    token: str = field(default=REDACTED, repr=False)
+    """What the agents of the gang know each other by."""
+    restarts_used: Mapping[Budget, int] = field(default_factory=dict)
+    control_offset: int = 0
+    """Size of `control.jsonl`: requests before it were for earlier launches."""
+    delay_s: float = 0.0
+    default_checkpoints: str = ""
+    """Folder for checkpoints where the spec names none."""
+
+
+def render_launch(spec: RunSpec, terms: LaunchTerms) -> dict[str, Any]:
+    """The content of `launch.json`.
+
+    Args:
+        spec: completed by `domain.check.complete_spec`, its interpreter resolved.
+    """
+    resources, environment = spec.resources, spec.environment
+    checkpoint = {**_plain(spec.checkpoint), "path": spec.checkpoint.path or terms.default_checkpoints}
+    return {
+        "version": LAUNCH_VERSION,
+        "run_id": terms.run_id,
+        "run_name": spec.name,
+        "project": spec.project,
+        "launch": terms.launch,
+        "first_attempt": terms.first_attempt,
+        "nodes": resources.nodes,
+        "procs_per_node": resources.procs_per_node,
+        "devices": [list(node) for node in terms.devices],
+        "device_kind": terms.device_kind,
+        "cpus_per_rank": resources.cpus_per_rank,
+        "memory_bytes": resources.memory_bytes,
+        "token": terms.token,
+        "entry_kind": spec.entry_kind.value,
+        "entry": spec.entry,
+        "args": list(spec.args),
+        "workdir": "." if spec.snapshot is None else spec.snapshot.workdir,
+        "python": environment.python,
+        "env": {**spec.inherited_env, **environment.env},
+        "unbuffered": environment.unbuffered,
+        "start": environment.start.value,
+        "preload": list(environment.preload),
+        "strategy": spec.strategy.value,
+        "checkpoint": checkpoint,
+        "restarts": _plain(spec.restarts),
+        "restarts_used": {budget.value: terms.restarts_used.get(budget, 0) for budget in Budget},
+        "stop": _plain(spec.stop),
+        "outputs": list(spec.outputs),
+        "snapshot_digest": None if spec.snapshot is None else spec.snapshot.digest,
+        "control_offset": terms.control_offset,
+        "delay_s": terms.delay_s,
+    }
+
+
+def render_launch_text(spec: RunSpec, terms: LaunchTerms) -> str:
+    """The file itself: ASCII, so that values with bytes that are no UTF-8 survive it."""
+    return json.dumps(render_launch(spec, terms), indent=1) + "\n"
+
+
+def _plain(part: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass of the spec
+    return {name: value.value if isinstance(value, Enum) else value for name, value in asdict(part).items()}

@@ -1,0 +1,43 @@
+"""Requests to a gang, as lines of `control.jsonl`."""
+
+from __future__ import annotations
+
+from gangline.rundir.files import Unreadable
+from gangline.rundir.files import read_json
+from gangline.rundir.journal import JournalReader, JournalWriter
+from gangline.rundir.layout import RunDir
+from gangline.store.rows import RunRow
+
+__all__ = ["ask_stop", "control_size"]
+
+
+def ask_stop(run_dir: RunDir, run: RunRow, *, grace_s: float) -> bool:
+    """Ask the leader of the run's launch to stop, unless this very request is in the file already.
+
+    Returns:
+        Whether a line was written.
+    Raises:
+        OSError: the file cannot be written.
+    """
+    reader = JournalReader(run_dir.control, _offset(run_dir, run.launch))
+    if any(line.get("kind") == "stop" and line.get("asked") == run.stop_asked for line in reader.read_all()):
+        return False
+    with JournalWriter(run_dir.control) as journal:
+        journal.write("stop", cause="stop", grace_s=grace_s, by=run.stop_by, asked=run.stop_asked)
+    return True
+
+
+def control_size(run_dir: RunDir) -> int:
+    """Bytes in `control.jsonl` now."""
+    try:
+        return run_dir.control.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _offset(run_dir: RunDir, launch: int) -> int:
+    try:
+        told = read_json(run_dir.launch(launch).spec)
+    except Unreadable:
+        return 0
+    return 0 if told is None else int(told.get("control_offset", 0))
