@@ -112,7 +112,7 @@ class _running:  # noqa: N801 - a context manager that reads as a verb
 
 
 def _kill_and_time(out: Path, attempt: int, gone: list[float]) -> float:
-    """Kill one rank of this attempt. Adds to `gone` how long the others lived; returns how long until all step again."""
+    """Kill one rank. Adds to `gone` how long the others lived; returns how long until all step again."""
     pids = wait_until(lambda: _pids(out, attempt), what=f"attempt {attempt}")
     began = time.time()
     os.kill(pids[VICTIM], signal.SIGKILL)
