@@ -1,0 +1,1 @@
+"""Run-directory layout, journals, logs, checkpoints and the mirror protocol: standard library only."""

@@ -105,7 +105,8 @@ def commit(
 ) -> FoundCheckpoint:
     """Turn a finished save into a checkpoint: contents to the disk, then the manifest by rename.
 
-    Killed at any moment, it leaves either an incomplete folder or a complete one. `move_latest` and `retain` come after.
+    Killed at any moment, it leaves either an incomplete folder or a complete one. `move_latest` and `retain` come
+    after.
 
     Raises:
         CommitRefused: there is nothing in the folder, or a file that bears the manifest's name.
@@ -159,9 +160,9 @@ def retain(
 ) -> list[FoundCheckpoint]:
     """Remove what is over `keep_last` of this run's complete checkpoints, and what its older attempts left unfinished.
 
-    Kept in any case: the newest, what `latest` points to, `protect` (what the attempt resumed from), checkpoints of other
-    runs that share the path, and folders of the running attempt that are still being written. Unfinished folders of older
-    attempts go only when a newer complete checkpoint exists.
+    Kept in any case: the newest, what `latest` points to, `protect` (what the attempt resumed from), checkpoints of
+    other runs that share the path, and folders of the running attempt that are still being written. Unfinished folders
+    of older attempts go only when a newer complete checkpoint exists.
 
     Args:
         keep_last: 0 keeps every complete checkpoint.

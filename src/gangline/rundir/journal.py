@@ -1,7 +1,7 @@
 """Journals: JSON lines that only grow, with a sequence number, a wall clock and a monotonic clock on each.
 
-A writer may be killed at any byte. The next writer ends a torn line with a newline and goes on; readers skip (and count) lines
-that do not parse, and leave a last line without its newline for later.
+A writer may be killed at any byte. The next writer ends a torn line with a newline and goes on; readers skip (and
+count) lines that do not parse, and leave a last line without its newline for later.
 
 Standard library only.
 """
@@ -12,7 +12,6 @@ import json
 import os
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 __all__ = ["JournalReader", "JournalWriter", "parse_records", "read_journal"]
@@ -44,7 +43,8 @@ class JournalWriter:
         Values that JSON has no form for are written as their `str`.
 
         Raises:
-            OSError: it was not written, or only in part; the next call ends the torn line and goes on with the same number.
+            OSError: it was not written, or only in part; the next call ends the torn line and goes on with the same
+                number.
         """
         record = {"seq": self._seq, "t": time.time(), "m": time.monotonic(), "kind": kind, **keys}
         line = _encode(record).encode("utf-8", "backslashreplace") + b"\n"
@@ -66,12 +66,10 @@ class JournalWriter:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def __enter__(self) -> JournalWriter:
+    def __enter__(self) -> JournalWriter:  # noqa: PYI034 - Self needs Python 3.11
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -94,7 +92,8 @@ class JournalReader:
         """Complete records that `offset` has not passed yet; [] where there is nothing new, or no file.
 
         Args:
-            limit_bytes: about how much to read at once; a longer line is still read whole. Call again until [] comes back.
+            limit_bytes: about how much to read at once; a longer line is still read whole. Call again until [] comes
+                back.
         """
         while data := self._complete_lines(limit_bytes):
             records, skipped = parse_records(data)

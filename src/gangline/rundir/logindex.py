@@ -1,7 +1,7 @@
 """From time to offset in a rank's log: `rank-00003.index`, kept by the agent while the rank writes.
 
-Each record is one line of fixed width, `1700000000.123456 000000000001234`: at that time (wall clock, seconds) the log had that many
-bytes. A record that was torn by a kill is filled up with `?`, so that all others keep their places.
+Each record is one line of fixed width, `1700000000.123456 000000000001234`: at that time (wall clock, seconds) the log
+had that many bytes. A record that was torn by a kill is filled up with `?`, so that all others keep their places.
 
 Standard library only.
 """
@@ -36,8 +36,8 @@ class IndexWriter:
     def note(self, size: int, now: float) -> bool:
         """Remember that the log has `size` bytes now; True where a record was written.
 
-        Nothing is written while the log has not grown, or within `interval_s` of the last record. A clock that was set back
-        counts as standing still, so that records stay in order.
+        Nothing is written while the log has not grown, or within `interval_s` of the last record. A clock that was set
+        back counts as standing still, so that records stay in order.
 
         Raises:
             OSError: the record could not be written; a later one replaces it.

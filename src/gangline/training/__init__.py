@@ -1,7 +1,7 @@
 """Behind `import gangline`, inside a rank or alone: who am I, log, save, resume, stop.
 
-Nothing in here raises into training because of the platform: what goes wrong is said once in the rank's log and recorded as a
-warning. Each name is loaded from its module when it is first used. Standard library only.
+Nothing in here raises into training because of the platform: what goes wrong is said once in the rank's log and
+recorded as a warning. Each name is loaded from its module when it is first used. Standard library only.
 """
 
 from __future__ import annotations

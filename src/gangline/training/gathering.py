@@ -204,8 +204,8 @@ class _Notes:
 def session_of(context: Context, env: Mapping[str, str]) -> str:
     """What the ranks of one start of one gang have in common, and no other start has.
 
-    Under Gangline run and attempt say it. Under torchrun it is made of the rendezvous that its ranks share and, for ranks on one
-    node, of their common parent; what an older start left behind is told apart by its dead owner.
+    Under Gangline run and attempt say it. Under torchrun it is made of the rendezvous that its ranks share and, for
+    ranks on one node, of their common parent; what an older start left behind is told apart by its dead owner.
     """
     if context.is_gangline:
         return f"{context.run_id}.{context.attempt}"

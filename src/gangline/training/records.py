@@ -1,6 +1,7 @@
 """What training code says while it runs: metrics, progress, phases, warnings. One JSON line each, one `write` to the kernel.
 
-A line is in the page cache when the call returns, so that a kill -9 of the rank loses nothing. Trouble with the disk never reaches
+A line is in the page cache when the call returns, so that a kill -9 of the rank loses nothing. Trouble with the disk
+never reaches
 training: lines wait in memory, are tried again every second, and what could not be kept is counted.
 
 Standard library only.
@@ -42,8 +43,9 @@ _time = time.time
 def log(metrics: Mapping[str, SupportsFloat], *, step: int | None = None) -> None:
     """Record numbers: `gangline.log({"loss": loss, "lr": lr}, step=step)`.
 
-    Numbers, and anything of one element that has `.item()` (a tensor, a NumPy scalar; a value on a device is waited for). Not a number
-    and infinities are kept as such. Whatever else is left out, with one warning per name. Without a platform nothing is written.
+    Numbers, and anything of one element that has `.item()` (a tensor, a NumPy scalar; a value on a device is waited
+    for). Not a number and infinities are kept as such. Whatever else is left out, with one warning per name. Without a
+    platform nothing is written.
     """
     session.writer().metrics(metrics, step)
 

@@ -30,8 +30,9 @@ class Checkpoint(os.PathLike[str]):
 def latest_checkpoint() -> Checkpoint | None:
     """The checkpoint that this attempt starts from, or None: start fresh.
 
-    Under Gangline it was chosen once for all ranks when the attempt began, so the answer stays the same during the attempt. Alone,
-    it is the newest complete checkpoint in `GANGLINE_CHECKPOINT_DIR`, by default `./checkpoints`; what is passed over is said.
+    Under Gangline it was chosen once for all ranks when the attempt began, so the answer stays the same during the
+    attempt. Alone, it is the newest complete checkpoint in `GANGLINE_CHECKPOINT_DIR`, by default `./checkpoints`; what
+    is passed over is said.
     """
     context = session.current()
     if context.is_gangline:
@@ -59,4 +60,7 @@ def _search(context: Context) -> Checkpoint | None:
     if context.rank == 0:
         for line in render_choice(context.checkpoint_dir, found, skipped):
             session.say(line)
-    return Checkpoint(found.step, found.path) if found is not None else None
+    if found is None:
+        return None
+    session.resumed_from(found.path)
+    return Checkpoint(found.step, found.path)

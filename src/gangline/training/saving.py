@@ -1,7 +1,8 @@
 """`with gangline.checkpoint(step) as path:` a save by all ranks that counts only when it is whole.
 
-Rank 0 opens the folder, the others find it; each leaves a note when it enters and when it leaves; when all have left, rank 0 commits.
-The notes are empty files in `<checkpoint path>/.saving/<folder>/`: `rank-00003.saving`, `.done` or `.failed`.
+Rank 0 opens the folder, the others find it; each leaves a note when it enters and when it leaves; when all have left,
+rank 0 commits. The notes are empty files in `<checkpoint path>/.saving/<folder>/`: `rank-00003.saving`, `.done` or
+`.failed`.
 
 Standard library only.
 """
@@ -32,17 +33,18 @@ _saver: Saver | None = None
 def checkpoint(step: int, *, rank0_only: bool = False) -> contextlib.AbstractContextManager[Path]:
     """Save a checkpoint: `with gangline.checkpoint(step) as path: torch.save(state, path / f"rank-{rank}.pt")`.
 
-    Every rank has to enter, and each writes its own files into the folder `path`, which all share. When every rank has left
-    the block, rank 0 makes it count: files on the disk, manifest, `latest`, then older ones go (`GANGLINE_KEEP_LAST`). If any
-    rank fails or dies before that, nothing counts and the checkpoint before stays the newest.
+    Every rank has to enter, and each writes its own files into the folder `path`, which all share. When every rank has
+    left the block, rank 0 makes it count: files on the disk, manifest, `latest`, then older ones go
+    (`GANGLINE_KEEP_LAST`). If any rank fails or dies before that, nothing counts and the checkpoint before stays the
+    newest.
 
     Args:
         step: training steps that are done, >= 0.
-        rank0_only: only rank 0 saves; it does not wait for anybody, so this also works inside `if rank == 0:`. Other ranks
-            that enter all the same get a folder whose contents are thrown away.
+        rank0_only: only rank 0 saves; it does not wait for anybody, so this also works inside `if rank == 0:`. Other
+            ranks that enter all the same get a folder whose contents are thrown away.
     Raises:
-        TypeError, ValueError: `step` is not a whole number >= 0. What the block itself raises goes through; trouble of the
-            platform does not: it is said, recorded, and training goes on.
+        TypeError, ValueError: `step` is not a whole number >= 0. What the block itself raises goes through; trouble of
+            the platform does not: it is said, recorded, and training goes on.
     """
     number = operator.index(step)
     if number < 0:
@@ -70,9 +72,8 @@ class Saver:
     @contextlib.contextmanager
     def save(self, step: int, *, rank0_only: bool) -> Iterator[Path]:
         """See `checkpoint`."""
-        count = self._saves[step] = self._saves.get(step, -1) + 1
-        key = SaveKey(step=step, count=count)
         alone = rank0_only or self.context.world_size == 1
+        key = SaveKey(step=step, count=0 if alone else self._count(step))
         with phase("saving"), contextlib.ExitStack() as stack:
             if self.context.rank == 0:
                 yield stack.enter_context(self._lead(key, alone=alone))
@@ -80,6 +81,11 @@ class Saver:
                 yield stack.enter_context(self._scratch())
             else:
                 yield stack.enter_context(self._follow(key))
+
+    def _count(self, step: int) -> int:
+        """How many saves of this step by all ranks came before; the same number on each rank."""
+        self._saves[step] = self._saves.get(step, -1) + 1
+        return self._saves[step]
 
     @contextlib.contextmanager
     def _lead(self, key: SaveKey, *, alone: bool) -> Iterator[Path]:
@@ -172,14 +178,13 @@ class Saver:
             session.writer().warn(
                 f"cannot point `latest` to the newest checkpoint ({error.strerror}); it counts all the same"
             )
-        protect = [made.path] if context.resume is None else [made.path, context.resume]
         try:
             removed = retain(
                 context.checkpoint_dir,
                 keep_last=context.keep_last,
                 run_id=context.run_id,
                 attempt=made.attempt,
-                protect=protect,
+                protect=[made.path, *session.resumed_from()],
             )
         except OSError as error:
             session.writer().warn(f"cannot remove older checkpoints ({error.strerror})")

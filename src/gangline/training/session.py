@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gangline.training.context import Context, parse_context
@@ -15,15 +16,16 @@ from gangline.training.context import Context, parse_context
 if TYPE_CHECKING:
     from gangline.training.records import RecordWriter
 
-__all__ = ["current", "forget", "on_forget", "say", "writer"]
+__all__ = ["current", "forget", "on_forget", "resumed_from", "say", "writer"]
 
 _context: Context | None = None
 _writer: RecordWriter | None = None
+_resumed: set[Path] = set()
 _forgetters: list[Callable[[], None]] = []
 
 
 def current() -> Context:
-    """This rank: numbers, run, attempt, folders. Read once from the environment; see `Context`."""
+    """Who this process is: numbers, run, attempt, folders. Read once from the environment; see `Context`."""
     global _context  # noqa: PLW0603 - one context for the process is what this module is for
     if _context is None:
         _context = parse_context(os.environ)
@@ -49,6 +51,13 @@ def say(text: str) -> None:
         return
 
 
+def resumed_from(path: Path | None = None) -> list[Path]:
+    """Checkpoints that this process may be reading from, which retention leaves alone; `path` is added to them."""
+    resume = current().resume
+    _resumed.update(one for one in (path, resume) if one is not None)
+    return sorted(_resumed)
+
+
 def on_forget(action: Callable[[], None]) -> None:
     """Have something called whenever this process starts over: in a forked child, and in `forget`."""
     _forgetters.append(action)
@@ -62,6 +71,7 @@ def forget() -> None:
     if _writer is not None:
         _writer.abandon()
     _context = _writer = None
+    _resumed.clear()
 
 
 os.register_at_fork(after_in_child=forget)

@@ -1,8 +1,9 @@
 """`gangline.should_stop()`: a stop or preemption notice as a flag that the training loop asks for, the same on every rank.
 
-The ranks of a gang see a notice at slightly different moments. If one rank stopped a step before the others, they would wait for it in
-their next collective. So rank 0 decides: when it has seen the notice in its n-th call, it writes "stop at call n + 1" and every rank obeys.
-In training that synchronises once a step no other rank can have passed that call, because its next step needs rank 0.
+The ranks of a gang see a notice at slightly different moments. If one rank stopped a step before the others, they would
+wait for it in their next collective. So rank 0 decides: when it has seen the notice in its n-th call, it writes "stop
+at call n + 1" and every rank obeys. In training that synchronises once a step no other rank can have passed that call,
+because its next step needs rank 0.
 
 Standard library only.
 """
@@ -34,9 +35,10 @@ _watch: StopWatch | None = None
 def should_stop() -> bool:
     """Whether to save and leave now: `if gangline.should_stop(): save(); break`. Ask once a step, on every rank.
 
-    True once the run is asked to stop, is about to be preempted or reaches its time limit, or the process got SIGTERM, and from then on;
-    all ranks of a gang get it at the same call. The first call takes SIGTERM over (a handler that was there is still called), so that
-    training ends at a step boundary and not in the middle of one. Without a platform, SIGTERM alone counts.
+    True once the run is asked to stop, is about to be preempted or reaches its time limit, or the process got SIGTERM,
+    and from then on; all ranks of a gang get it at the same call. The first call takes SIGTERM over (a handler that was
+    there is still called), so that training ends at a step boundary and not in the middle of one. Without a platform,
+    SIGTERM alone counts.
     """
     global _watch  # noqa: PLW0603 - one signal handler per process
     if _watch is None:
