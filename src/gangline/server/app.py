@@ -1,0 +1,36 @@
+"""The HTTP application: routes over `Parts`, behind the gate. OpenAPI is at /api/v1/openapi.json."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI
+from starlette.types import ASGIApp
+
+from gangline.domain.version import VERSION
+from gangline.server import errors, routes_code, routes_logs, routes_runs, routes_server
+from gangline.server.auth import Gate
+from gangline.server.parts import Parts
+
+__all__ = ["API", "make_api", "make_app"]
+
+API = "/api/v1"
+
+
+def make_app(parts: Parts, *, token: str) -> ASGIApp:
+    """What uvicorn serves."""
+    return Gate(make_api(parts), token=token)
+
+
+def make_api(parts: Parts) -> FastAPI:
+    """The routes without the gate."""
+    api = FastAPI(
+        title="Gangline",
+        version=VERSION,
+        description="Distributed training in one command. Every call carries `Authorization: Bearer TOKEN`.",
+        openapi_url=f"{API}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+    )
+    errors.install(api)
+    for routes in (routes_server, routes_runs, routes_logs, routes_code):
+        api.include_router(routes.make_router(parts), prefix=API)
+    return api

@@ -1,0 +1,72 @@
+"""Errors as answers: those raised on purpose say what they are, the others get a number that the log explains."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from http import HTTPStatus
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from gangline.domain.errors import Conflict, GanglineError, InvalidRequest, NotFound
+from gangline.server.answers import json_answer
+
+__all__ = ["answer_for", "answer_unexpected", "install"]
+
+_log = logging.getLogger(__name__)
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the routes in one shape: `{"error": {code, what, why, fix}}`."""
+
+    async def on_purpose(_request: Request, error: Exception) -> Response:
+        return answer_for(error) if isinstance(error, GanglineError) else answer_unexpected(error)
+
+    async def not_valid(_request: Request, error: Exception) -> Response:
+        return answer_for(_explain(error) if isinstance(error, RequestValidationError) else error)
+
+    async def of_http(request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else HTTPStatus.INTERNAL_SERVER_ERROR
+        return _for_status(request, status)
+
+    app.add_exception_handler(GanglineError, on_purpose)
+    app.add_exception_handler(RequestValidationError, not_valid)
+    app.add_exception_handler(HTTPException, of_http)
+
+
+def answer_for(error: Exception) -> Response:
+    """The answer to an error."""
+    if not isinstance(error, GanglineError):
+        return answer_unexpected(error)
+    return json_answer({"error": error.to_dict()}, status=error.http_status)
+
+
+def answer_unexpected(error: BaseException) -> Response:
+    """The answer to what nobody foresaw; its trace goes to the log under the same number."""
+    number = secrets.token_hex(4)
+    _log.error("error %s", number, exc_info=error)
+    return answer_for(
+        GanglineError(
+            "The server made a mistake",
+            why=f"{type(error).__name__}: {error}",
+            fix=f"`gangline server logs` has the whole of it under {number}; please report it.",
+        )
+    )
+
+
+def _explain(error: RequestValidationError) -> InvalidRequest:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"][1:]) or "body"
+    return InvalidRequest(f"`{where}` of the request is not valid", why=str(first["msg"]))
+
+
+def _for_status(request: Request, status: int) -> Response:
+    what = f"{request.method} {request.url.path}"
+    if status == HTTPStatus.NOT_FOUND:
+        return answer_for(NotFound(f"There is no {what}", fix="The calls are listed in /api/v1/openapi.json."))
+    cls = Conflict if status == HTTPStatus.CONFLICT else InvalidRequest
+    error = cls(f"{what} cannot be answered", why=HTTPStatus(status).phrase)
+    return json_answer({"error": error.to_dict()}, status=status)

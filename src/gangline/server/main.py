@@ -1,0 +1,115 @@
+"""The composition root: takes the lock of a state folder, puts the parts together, serves until told to end.
+
+It starts and ends without touching a gang: agents are processes of their own, and a new server finds them again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from logging.handlers import RotatingFileHandler
+
+from gangline.control.commands import Commands
+from gangline.control.reconcile import Reconciler
+from gangline.domain.errors import GanglineError
+from gangline.domain.version import VERSION
+from gangline.rundir.home import Home
+from gangline.rundir.serving import ServerInfo, ensure_token, read_server, take_lock, write_server
+from gangline.server.app import make_app
+from gangline.server.backends import load_backends
+from gangline.server.clock import SystemClock
+from gangline.server.listener import Listener, bind
+from gangline.server.loop import ReconcileLoop
+from gangline.server.parts import Parts, Stopping
+from gangline.server.settings import Settings
+from gangline.snapshot.objects import ObjectStore
+from gangline.store.store import Store
+
+__all__ = ["main", "serve"]
+
+_log = logging.getLogger(__name__)
+_LOCK_PATIENCE_S = 3.0
+"""Longer than a server takes to end, so that `stop` and the next command can follow each other closely."""
+_TICK_PATIENCE_S = 3.0
+_MAX_LOG_BYTES = 5_000_000
+
+
+def main() -> int:
+    """Serve the state folder that the environment names; 0 also where another server does already."""
+    try:
+        settings = Settings.from_env()
+        settings.home.create()
+        lock = take_lock(settings.home, patience_s=_LOCK_PATIENCE_S)
+        if lock is None:
+            return 0
+        _log_to(settings.home)
+        serve(settings)
+    except GanglineError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - the log, or the terminal of who started it by hand
+        return error.exit_code
+    return 0  # the lock goes with the process
+
+
+def serve(settings: Settings) -> None:
+    """Serve until a signal or `/server/stop`; for the holder of the lock.
+
+    Raises:
+        GanglineError: the database or the port cannot be used.
+    """
+    home, stopping = settings.home, Stopping()
+    with ExitStack() as stack:
+        token = ensure_token(home)
+        socket_ = stack.enter_context(_listening(settings))
+        store = Store.open(home.database)
+        stack.callback(store.close)
+        clock, backends = SystemClock(), load_backends(home)
+        loop = ReconcileLoop(busy_s=settings.busy_tick_s, idle_s=settings.idle_tick_s)
+        commands = Commands(store=store, backends=backends, home=home, clock=clock, poke=loop.poke)
+        started = clock.now()
+        parts = Parts(
+            commands=commands,
+            objects=ObjectStore(home.path),
+            home=home,
+            started=started,
+            stopping=stopping,
+        )
+        info = ServerInfo(pid=os.getpid(), port=socket_.getsockname()[1], version=VERSION, started=started)
+        listener = Listener(make_app(parts, token=token), stopping=stopping, on_listening=lambda: _announce(home, info))
+        loop.start(Reconciler(store=store, backends=backends, home=home, clock=clock))
+        stack.callback(_close_loop, loop)
+        listener.run([socket_])
+    _log.info("server ended; gangs go on")
+
+
+@contextmanager
+def _listening(settings: Settings) -> Iterator[socket.socket]:
+    """A bound socket; the address of the server before goes first, as its port may be another program's by now."""
+    before = read_server(settings.home)
+    settings.home.server.unlink(missing_ok=True)
+    with bind(settings.port, before=before.port if before else None) as found:
+        yield found
+
+
+def _announce(home: Home, info: ServerInfo) -> None:
+    write_server(home, info)
+    _log.info("server %s listens on port %d, pid %d, state in %s", info.version, info.port, info.pid, home.path)
+
+
+def _close_loop(loop: ReconcileLoop) -> None:
+    if not loop.close(patience_s=_TICK_PATIENCE_S):
+        _log.warning("the last look at the gangs has not ended in %.0f s and is left behind", _TICK_PATIENCE_S)
+
+
+def _log_to(home: Home) -> None:
+    handler = RotatingFileHandler(home.server_log, maxBytes=_MAX_LOG_BYTES, backupCount=1, encoding="utf-8")
+    formatter = logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    for chatty in ("alembic", "uvicorn.access"):
+        logging.getLogger(chatty).setLevel(logging.WARNING)

@@ -1,0 +1,142 @@
+"""Calls about what the ranks of a run wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+
+from gangline.domain.errors import InvalidRequest, NotFound
+from gangline.domain.phase import TERMINAL, Phase
+from gangline.rundir.layout import AttemptDir
+from gangline.server.answers import json_answer
+from gangline.server.follow import RunFollower, follow_lines
+from gangline.server.logs import LogFollower, find_attempt, find_tail, is_attempt_over, parse_offsets, read_chunk
+from gangline.server.parts import Parts
+from gangline.wire.views import LogChunk, RunSummary
+
+__all__ = ["make_router"]
+
+_MAX_CHUNK_BYTES = 16 << 20
+_RAW_BYTES = 1 << 18
+_Attempt = Annotated[int | None, Query(ge=0, description="Default: the newest.")]
+_Tail = Annotated[int | None, Query(ge=0, description="Begin at the last that many lines.")]
+
+
+def make_router(parts: Parts) -> APIRouter:
+    """Everything under `/runs/{run}/logs`, and `/runs/{run}/follow`."""
+    router = APIRouter(tags=["logs"])
+    _add_pieces(router, parts)
+    _add_follow(router, parts)
+    return router
+
+
+def _add_pieces(router: APIRouter, parts: Parts) -> None:
+    @router.get("/runs/{run}/logs/{rank}", response_model=LogChunk)
+    def read_log(
+        run: str,
+        rank: int,
+        attempt: _Attempt = None,
+        offset: Annotated[int, Query(ge=0)] = 0,
+        limit_bytes: Annotated[int, Query(ge=16, le=_MAX_CHUNK_BYTES)] = 1 << 20,
+        tail: _Tail = None,
+    ) -> Response:
+        """A piece of one rank's log."""
+        found, over = _find(parts, run, rank, attempt)
+        if tail is not None:
+            offset = find_tail(found.log(rank), tail)
+        return json_answer(read_chunk(found, rank, offset=offset, limit_bytes=limit_bytes, over=over))
+
+    @router.get("/runs/{run}/logs/{rank}/raw", response_class=StreamingResponse)
+    def read_raw_log(run: str, rank: int, attempt: _Attempt = None) -> Response:
+        """The bytes of one rank's log as they are now."""
+        found, _ = _find(parts, run, rank, attempt)
+        return StreamingResponse(_raw(found, rank), media_type="application/octet-stream")
+
+
+def _add_follow(router: APIRouter, parts: Parts) -> None:
+    @router.get("/runs/{run}/follow", response_class=StreamingResponse)
+    async def follow_run(
+        run: str,
+        ranks: Annotated[str | None, Query(description="`0,3`; default: all.")] = None,
+        attempt: Annotated[int | None, Query(ge=0, description="Where to begin; default: the newest.")] = None,
+        offsets: Annotated[str, Query(description="`0:17,3:0`: next byte of each rank in that attempt.")] = "",
+        tail: _Tail = None,
+        after: Annotated[int, Query(description="`seq` of the last event that is known.")] = -1,
+    ) -> Response:
+        """Lines of JSON: LogChunks, `{"event": EventView}`, and at the end `{"end": RunSummary}`."""
+        run_id, seen = await run_in_threadpool(_summary, parts, run)
+        logs = LogFollower(
+            run_dir=parts.home.run(run_id),
+            ranks=_parse_ranks(ranks, seen),
+            attempt=attempt,
+            offsets=_parse_offsets(offsets),
+            tail=tail,
+        )
+        follower = RunFollower(run_id=run_id, runs=parts.commands, logs=logs, after=after)
+        return StreamingResponse(follow_lines(follower, parts.stopping), media_type="application/x-ndjson")
+
+
+def _summary(parts: Parts, run: str) -> tuple[str, RunSummary]:
+    run_id = parts.commands.find(run)
+    return run_id, parts.commands.summary(run_id)
+
+
+def _find(parts: Parts, run: str, rank: int, attempt: int | None) -> tuple[AttemptDir, bool]:
+    """The attempt that is meant, and whether nothing more will be written to its logs.
+
+    Raises:
+        NotFound: the run has no such rank or attempt.
+    """
+    run_id, seen = _summary(parts, run)
+    _check_ranks([rank], seen)
+    run_dir = parts.home.run(run_id)
+    newest = find_attempt(run_dir, None).number
+    if attempt is not None and attempt > newest:
+        raise NotFound(f"Run `{run_id}` has no attempt {attempt}", fix=f"Attempts: 0 to {newest}.")
+    found = find_attempt(run_dir, attempt)
+    over = Phase(seen["phase"]) in TERMINAL or found.number < newest or is_attempt_over(found)
+    return found, over
+
+
+def _raw(attempt: AttemptDir, rank: int) -> Iterator[bytes]:
+    path = attempt.log(rank)
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        while data := file.read(_RAW_BYTES):
+            yield data
+
+
+def _parse_ranks(text: str | None, seen: RunSummary) -> Sequence[int]:
+    if not text:
+        return range(_num_ranks(seen))
+    try:
+        ranks = sorted({int(rank) for rank in text.split(",")})
+    except ValueError:
+        raise InvalidRequest(f"`ranks` is `{text[:100]}`", fix="Write numbers with commas: 0,3.") from None
+    _check_ranks(ranks, seen)
+    return ranks
+
+
+def _parse_offsets(text: str) -> dict[int, int]:
+    try:
+        return dict(parse_offsets(text))
+    except ValueError:
+        raise InvalidRequest(
+            f"`offsets` is `{text[:100]}`", fix="Write rank:offset pairs with commas: 0:17,3:0."
+        ) from None
+
+
+def _check_ranks(ranks: Sequence[int], seen: RunSummary) -> None:
+    num_ranks = _num_ranks(seen)
+    wrong = [rank for rank in ranks if not 0 <= rank < num_ranks]
+    if wrong:
+        raise NotFound(f"Run `{seen['id']}` has no rank {wrong[0]}", fix=f"Ranks: 0 to {num_ranks - 1}.")
+
+
+def _num_ranks(seen: RunSummary) -> int:
+    return seen["nodes"] * seen["procs_per_node"]
