@@ -10,12 +10,14 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from gangline.agent.commandline import render_argv
+from gangline.agent.inject import injected_environment
 from gangline.agent.processes import die_with_parent
 from gangline.agent.starter import RankExit, RankStart
 
@@ -28,11 +30,16 @@ _RSS_UNIT_BYTES = 1024
 
 
 class ExecStarter:
-    """Forks and executes; learns of ends by SIGCHLD, whose handler writes into a pipe that the loop watches."""
+    """Forks and executes; learns of ends by SIGCHLD, whose handler writes into a pipe that the loop watches.
+
+    Args:
+        injected: folder that `inject.write_injected` filled; put in front of the path of Python ranks. None: nothing is injected.
+    """
 
     mode = "exec"
 
-    def __init__(self) -> None:
+    def __init__(self, *, injected: Path | None = None) -> None:
+        self._injected = injected
         self._pids: set[int] = set()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -50,10 +57,11 @@ class ExecStarter:
 
     def start(self, rank: RankStart) -> int:
         argv = render_argv(rank, exists=lambda name: os.path.isfile(os.path.join(rank.cwd, name)))
+        env = self._environment(rank)
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become(rank, argv, parent)
+            _become(rank, argv, env, parent)
         self._pids.add(pid)
         return pid
 
@@ -69,6 +77,11 @@ class ExecStarter:
         signal.signal(signal.SIGCHLD, self._old_handler)
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+    def _environment(self, rank: RankStart) -> Mapping[str, str]:
+        if self._injected is None or rank.entry_kind == "command":
+            return rank.env
+        return injected_environment(rank, folder=self._injected)
 
     def _on_child(self, _number: int, _frame: FrameType | None) -> None:
         with suppress(BlockingIOError):
@@ -92,7 +105,7 @@ def _wait(pid: int) -> RankExit | None:
     return exit_of(pid, status, peak_rss_bytes=usage.ru_maxrss * _RSS_UNIT_BYTES)
 
 
-def _become(rank: RankStart, argv: Sequence[str], parent: int) -> NoReturn:
+def _become(rank: RankStart, argv: Sequence[str], env: Mapping[str, str], parent: int) -> NoReturn:
     """In the child: turn into the rank's program. Whatever happens, this never returns into the agent's code."""
     status = _NOT_EXECUTABLE
     try:
@@ -101,7 +114,7 @@ def _become(rank: RankStart, argv: Sequence[str], parent: int) -> NoReturn:
         _reset_signals()
         _open_streams(rank.log_path)
         os.chdir(rank.cwd)
-        _execute(argv, dict(rank.env))
+        _execute(argv, env)
     except OSError as error:
         status = _NOT_FOUND if error.errno == errno.ENOENT else _NOT_EXECUTABLE
         _say(f"gangline: cannot start `{argv[0]}` in {rank.cwd}: {error.strerror or error}\n")
@@ -111,7 +124,7 @@ def _become(rank: RankStart, argv: Sequence[str], parent: int) -> NoReturn:
         os._exit(status)
 
 
-def _execute(argv: Sequence[str], env: dict[str, str]) -> None:
+def _execute(argv: Sequence[str], env: Mapping[str, str]) -> None:
     try:
         os.execvpe(argv[0], list(argv), env)
     except OSError as error:

@@ -69,6 +69,8 @@ class Connection:
         self._unsent = b""
         self.closed = False
         loop.watch(peer, self._serve)
+        if received:
+            loop.after(0.0, lambda: self._take(b""))
 
     def send(self, message: Message) -> None:
         """Hand a message to the peer; a peer that is gone is told of through `on_closed`, never from here."""
@@ -132,9 +134,13 @@ class Connection:
         self.on_closed(detail)
 
 
-def connect(host: str, port: int, hello: Message, *, connect_s: float, welcome_s: float) -> tuple[socket.socket, bytes]:
+def connect(
+    host: str, port: int, hello: Callable[[str], Message], *, connect_s: float, welcome_s: float
+) -> tuple[socket.socket, bytes]:
     """Join at an address: connect, say hello, wait for the welcome.
 
+    Args:
+        hello: what to say, from the address that this side of the connection has.
     Returns:
         The connection, and what the leader sent after the welcome already.
     Raises:
@@ -142,7 +148,7 @@ def connect(host: str, port: int, hello: Message, *, connect_s: float, welcome_s
     """
     peer = socket.create_connection((host, port), timeout=connect_s)
     try:
-        peer.sendall(json.dumps(hello).encode() + b"\n")
+        peer.sendall(json.dumps(hello(peer.getsockname()[0])).encode() + b"\n")
         peer.settimeout(welcome_s)
         return peer, _welcome(peer)
     except BaseException:

@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from gangline.agent.processes import processes_of, send
 
-__all__ = ["Guardian", "marks_of", "sweep"]
+__all__ = ["Guardian", "marks_of", "sweep", "sweep_earlier"]
 
 _PATIENCE_S = 30.0
 _PAUSE_S = 0.02
@@ -39,6 +39,14 @@ def sweep(marks: Mapping[str, str], *, patience_s: float = _PATIENCE_S) -> int:
         killed.update(send(found, signal.SIGKILL))
         time.sleep(_PAUSE_S)
     return len(killed)
+
+
+def sweep_earlier(marks: Mapping[str, str]) -> int:
+    """Kill what earlier launches left on this node (their agent and its guardian were both killed); how many there were."""
+    killed = 0
+    for launch in range(int(marks["GANGLINE_LAUNCH"])):
+        killed += sweep({**marks, "GANGLINE_LAUNCH": str(launch)})
+    return killed
 
 
 class Guardian:

@@ -64,6 +64,7 @@ class LaunchSpec:
     restarts_used: Mapping[Budget, int] = field(default_factory=dict)
     stop: StopPolicy = field(default_factory=StopPolicy)
     outputs: tuple[str, ...] = ()
+    snapshot_digest: str | None = None
     delay_s: float = 0.0
     control_offset: int = 0
     """Size of `control.jsonl` when this launch was made: what lies before it is none of its business."""
@@ -141,7 +142,7 @@ def _typed(raw: Mapping[str, Any], default_checkpoints: Path) -> LaunchSpec:
     )
 
 
-_PLAIN = ("workdir", "env", "unbuffered", "device_kind", "cpus_per_rank", "delay_s", "control_offset")
+_PLAIN = ("workdir", "env", "unbuffered", "device_kind", "cpus_per_rank", "snapshot_digest", "delay_s", "control_offset")
 
 
 def _checkpoint(raw: Mapping[str, Any], default: Path) -> CheckpointPolicy:

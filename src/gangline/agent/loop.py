@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import selectors
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 __all__ = ["Loop", "Timer"]
@@ -65,6 +68,21 @@ class Loop:
             self.after(period_s, again)
 
         self.after(period_s, again)
+
+    def on_signal(self, number: int, call: Callable[[], None]) -> None:
+        """Call from the loop, not from within the signal's handler, when this process gets a signal."""
+
+        def handle(_number: int, _frame: FrameType | None) -> None:
+            os.write(write, b"x")
+
+        def woken() -> None:
+            os.read(read, 4096)
+            call()
+
+        read, write = os.pipe()
+        os.set_blocking(write, False)
+        signal.signal(number, handle)
+        self.watch(read, woken)
 
     def stop(self, exit_code: int) -> None:
         """Leave `run` after the current callback."""

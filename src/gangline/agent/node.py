@@ -14,13 +14,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gangline import __version__
 from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms, render_rank_environment
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.processes import find_descendants, is_python, reap, send
 from gangline.agent.rendezvous import ReservedPort, reserve_port
 from gangline.agent.sampler import LogIndex, count_oom_kills
-from gangline.agent.site import VERSION, Journal, Site
+from gangline.agent.site import Journal, Site
 from gangline.agent.starter import RankExit, RankStart, Starter
 from gangline.agent.storage import probe_checkpoint_folder
 from gangline.agent.teardown import NOTICES, SUCCESS, Teardown, TreeView
@@ -76,6 +77,8 @@ class Node:
         self.journal = journal
         self.helpers: set[int] = set()
         """Children of the agent that are no part of an attempt."""
+        self.on_started: Callable[[int], None] = lambda _attempt: None
+        """Called with the attempt's number when its ranks were started here."""
         self._loop = loop
         self._starter = starter
         self._report = report
@@ -111,7 +114,7 @@ class Node:
         if not self._introduced:
             self._introduced = True
             site, python = self.site, sys.version.split()[0]
-            self.journal.write("agent_started", pid=os.getpid(), host=site.host, address=site.address, version=VERSION, python=python)
+            self.journal.write("agent_started", pid=os.getpid(), host=site.host, address=site.address, version=__version__, python=python)
             self.journal.write("joined", node=site.index)
 
     def warn(self, text: str, **keys: Any) -> None:
@@ -173,6 +176,7 @@ class Node:
         failed = self._start_ranks(attempt, message)
         started = [{"rank": one.rank, "pid": one.pid, "time": one.started} for one in attempt.ranks.values()]
         self._report({"say": "started", "attempt": number, "mode": mode, "ranks": started})
+        self.on_started(number)
         for rank, error in failed:
             self._report_unstarted(attempt, rank, error)
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from gangline.agent.processes import rss_bytes
+from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import AttemptDir
 from gangline.rundir.logindex import IndexWriter
 
-__all__ = ["LogIndex", "count_oom_kills", "sample_system"]
+__all__ = ["LogIndex", "SystemJournal", "count_oom_kills", "sample_system"]
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _INDEX_INTERVAL_S = 0.2
@@ -36,6 +37,26 @@ class LogIndex:
         for log, index in self._logs.items():
             with suppress(OSError):
                 index.note(os.stat(log).st_size, now)
+
+
+class SystemJournal:
+    """Writes `system.jsonl` of the attempt that runs."""
+
+    def __init__(self, node: int) -> None:
+        self._node = node
+        self._writer: JournalWriter | None = None
+
+    def sample(self, attempt: AttemptDir | None, ranks: Mapping[int, int]) -> None:
+        """Take one sample; None: no attempt runs. A full disk costs a sample, never the run."""
+        with suppress(OSError):
+            if self._writer is not None and (attempt is None or attempt.system(self._node) != self._writer.path):
+                self._writer.close()
+                self._writer = None
+            if attempt is None:
+                return
+            if self._writer is None:
+                self._writer = JournalWriter(attempt.system(self._node))
+            self._writer.write("sample", **sample_system(ranks))
 
 
 def sample_system(ranks: Mapping[int, int]) -> dict[str, Any]:

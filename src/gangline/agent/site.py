@@ -12,9 +12,7 @@ from gangline.agent.launchspec import LaunchSpec
 from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import AttemptDir, RunDir
 
-__all__ = ["VERSION", "Journal", "Site", "complain", "machine_id"]
-
-VERSION = "0.1.0"
+__all__ = ["Journal", "Site", "complain", "machine_id"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,357 @@
+"""The agent of node 0: it owns the gang. It numbers attempts, starts and ends them on all nodes, decides what follows.
+
+One attempt goes through: gather (all agents join) → prepare (each node says that it can start) → start → running → ending
+(no process is left on any node) → result. `_advance` takes the next step whenever something was learnt. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gangline.agent.attempt import Attempt, Ending, RankRecord
+from gangline.agent.control import ControlFile, StopRequest, parse_request
+from gangline.agent.loop import Loop, Timer
+from gangline.agent.members import Member, Members
+from gangline.agent.node import Node
+from gangline.agent.rendezvous import ReservedPort, reserve_port
+from gangline.agent.result import Outcome, decide_outcome, render_result
+from gangline.agent.site import Site, complain, machine_id
+from gangline.agent.storage import Resume, find_missing_outputs, resolve_resume
+from gangline.domain.errors import Transient
+from gangline.domain.phase import Reason
+from gangline.rundir.files import write_json
+
+__all__ = ["Leader"]
+
+_CONTROL_S = 0.05
+_WRITE_AGAIN_S = 1.0
+_MOST_WRITES = 60
+_CHARGED_S_PER_NODE = 0.5
+_REPORT_KEYS = ("pid", "started", "exit_code", "signal", "ended_by", "peak_rss_bytes", "error", "log_tail")
+
+
+class Leader:
+    """Runs the attempts of one launch, one after the other."""
+
+    def __init__(self, site: Site, loop: Loop, *, advertised: str | None) -> None:
+        self._site = site
+        self._launch = site.launch
+        self._loop = loop
+        self._advertised = advertised
+        self._members = Members(
+            site.launch, loop, on_joined=self._advance, on_message=self.hear, on_lost=self._on_agent_lost
+        )
+        self._control = ControlFile(site.run.control, site.launch.control_offset)
+        self._used = dict(site.launch.restarts_used)
+        self._free_retries = 0
+        self._number = _next_attempt(site)
+        self._attempt: Attempt | None = None
+        self._step = ""
+        self._port: ReservedPort | None = None
+        self._timers: list[Timer] = []
+        self._pause: Timer | None = None
+        self._node: Node | None = None
+
+    def begin(self, node: Node) -> None:
+        """Let followers join, and start the first attempt when its pause is over."""
+        site, machine = self._site, machine_id()
+        self._node = node
+        self._members.add_self(
+            Member(node=0, host=site.host, address=site.address, pid=os.getpid(), machine=machine, send=node.handle)
+        )
+        if self._launch.nodes > 1:
+            self._members.listen(site.run.launch(self._launch.launch), machine=machine, advertised=self._advertised)
+        self._loop.every(_CONTROL_S, self._read_control)
+        self._pause = self._loop.after(self._launch.delay_s, self._begin_attempt)
+
+    # What is heard
+
+    def hear(self, node: int, message: dict[str, Any]) -> None:
+        """A report of a node."""
+        if message["say"] == "signalled":
+            self.request_stop(StopRequest(cause="preemption", by=f"a signal to the agent of node {node}"))
+            return
+        attempt = self._attempt
+        if attempt is None or message.get("attempt") != attempt.number:
+            return
+        take: dict[str, Callable[[Attempt, int, dict[str, Any]], None]] = {
+            "ready": self._take_ready,
+            "started": self._take_started,
+            "exited": self._take_exited,
+            "cleared": self._take_cleared,
+        }
+        take[message["say"]](attempt, node, message)
+        self._advance()
+
+    def request_stop(self, request: StopRequest) -> None:
+        """Somebody wants the run to end: ranks get a notice, grace, and then the attempt is over."""
+        if self._step == "over":
+            return
+        if self._attempt is None:
+            self._open_attempt()
+        by = f" by {request.by}" if request.by else ""
+        told = {"stop": f"Stopped{by}.", "preemption": f"Preempted{by}.", "time_limit": f"The time limit was reached{by}."}
+        reason = Reason.PREEMPTED if request.cause == "preemption" else None
+        ending = Ending(cause=request.cause, time=time.time(), reason=reason, message=told[request.cause])
+        grace_s = self._launch.stop.grace_s if request.grace_s is None else request.grace_s
+        self._end(ending, grace_s=grace_s)
+
+    def _read_control(self) -> None:
+        for raw in self._control.read():
+            request = parse_request(raw)
+            if isinstance(request, StopRequest):
+                self.request_stop(request)
+            elif self._node is not None:
+                self._node.warn(request)
+
+    def _take_ready(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
+        attempt.ready[node] = message["ports"]
+        refused = message["refused"]
+        if refused:
+            text = f"Node {node} ({self._members.by_node[node].host}): {refused['text']}."
+            self._fail(Reason(refused["reason"]), text)
+
+    def _take_started(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
+        attempt.started_nodes.add(node)
+        attempt.start_mode = message["mode"]
+        for one in message["ranks"]:
+            record = self._record(attempt, node, one["rank"])
+            record.pid, record.started = one["pid"], one["time"]
+
+    def _take_exited(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
+        record = self._record(attempt, node, message["rank"])
+        for key in _REPORT_KEYS:
+            setattr(record, key, message[key])
+        record.ended = message["time"]
+        record.kernel_oom_kills = message["oom_kills"]
+        if record.failed and attempt.ending is None:
+            self._end(Ending(cause="failure", time=time.time()))
+
+    def _take_cleared(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
+        attempt.cleared.add(node)
+        if message["stuck"]:
+            attempt.stuck[node] = message["stuck"]
+
+    def _record(self, attempt: Attempt, node: int, rank: int) -> RankRecord:
+        fresh = RankRecord(rank=rank, node=node, host=self._members.by_node[node].host)
+        return attempt.ranks.setdefault(rank, fresh)
+
+    def _on_agent_lost(self, member: Member, detail: str) -> None:
+        if self._node is None or self._step == "over":
+            return
+        self._node.journal.write("agent_lost", node=member.node, host=member.host, detail=detail)
+        message = f"Node {member.node} ({member.host}) was lost: {detail}."
+        attempt = self._attempt
+        if attempt is None:  # between two attempts: the next one finds out
+            self._open_attempt()
+        elif attempt.ending is not None and attempt.ending.cause == "failure":
+            attempt.ending = Ending(cause="failure", time=attempt.ending.time, reason=Reason.NODE_LOST, message=message)
+        self._fail(Reason.NODE_LOST, message)
+        self._advance()
+
+    # The steps of an attempt
+
+    def _begin_attempt(self) -> None:
+        if self._attempt is None:
+            self._open_attempt()
+            self._advance()
+
+    def _open_attempt(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+        number, self._number = self._number, self._number + 1
+        nodes = frozenset(range(self._launch.nodes))
+        self._attempt = Attempt(
+            number=number,
+            launch=self._launch.launch,
+            started=time.time(),
+            nodes=nodes,
+            world_size=self._launch.world_size,
+        )
+        self._step = "gather"
+        self._site.run.attempt(number).path.mkdir(parents=True, exist_ok=True)
+        if self._node is not None:
+            self._node.open(number)
+        limit_s = self._launch.stop.start_timeout_s + _CHARGED_S_PER_NODE * self._launch.nodes
+        self._timers = [self._loop.after(limit_s, self._on_start_timeout)]
+
+    def _advance(self) -> None:
+        """Take the next step of the attempt, as far as what is known allows."""
+        attempt = self._attempt
+        if attempt is None:
+            return
+        if attempt.ending is not None:
+            if self._step == "gather" or attempt.all_cleared(frozenset(self._members.lost)):
+                self._finish(attempt, attempt.ending)
+        elif self._step == "gather" and not self._members.missing:
+            self._prepare(attempt)
+        elif self._step == "prepare" and attempt.all_ready():
+            self._start(attempt)
+        elif self._step == "start" and attempt.all_started():
+            self._run(attempt)
+        elif self._step == "run" and attempt.all_succeeded():
+            self._end(Ending(cause="success", time=time.time()), grace_s=self._launch.stop.failure_grace_s)
+
+    def _prepare(self, attempt: Attempt) -> None:
+        self._members.sealed = True
+        try:
+            attempt.resume = resolve_resume(self._launch, attempt.number)
+        except OSError as error:
+            attempt.resume = Resume(refused=f"checkpoints in {self._launch.checkpoint.path} cannot be read: {error}")
+        for note in attempt.resume.notes:
+            self._warn(note)
+        if attempt.resume.refused:
+            self._fail(Reason.STORAGE, f"The attempt cannot start: {attempt.resume.refused}.")
+            self._advance()
+            return
+        self._step = "prepare"
+        self._members.send({"do": "prepare", "attempt": attempt.number})
+
+    def _start(self, attempt: Attempt) -> None:
+        try:
+            self._port = reserve_port()
+        except Transient as error:
+            self._fail(Reason.RENDEZVOUS_FAILED, str(error))
+            return
+        self._step = "start"
+        attempt.master_addr = self._members.meeting_address(self._advertised)
+        attempt.master_port = self._port.port
+        self._write_gang(attempt)
+        order = {
+            "do": "start",
+            "attempt": attempt.number,
+            "master_addr": attempt.master_addr,
+            "master_port": attempt.master_port,
+            "resume": attempt.resume.path or None,
+            "resume_step": attempt.resume.step,
+            "cluster": self._cluster(attempt),
+        }
+        for node in sorted(attempt.nodes, reverse=True):
+            self._members.by_node[node].send({**order, "machine_agents": self._members.same_machine(node)})
+
+    def _run(self, attempt: Attempt) -> None:
+        self._step = "run"
+        attempt.running = time.time()
+        self._timers.pop().cancel()
+        limit_s = self._launch.stop.time_limit_s
+        if limit_s is not None:
+            self._timers.append(self._loop.after(limit_s, self._on_time_limit))
+        if self._node is not None:
+            self._node.journal.write("attempt_running")
+        self._advance()
+
+    def _on_start_timeout(self) -> None:
+        missing = self._members.missing
+        waited = f"{self._launch.stop.start_timeout_s:.0f} s"
+        who = f"nodes {missing} did not join" if missing else "the ranks were not started"
+        self._fail(Reason.START_TIMEOUT, f"The gang was not complete after {waited}: {who}.")
+        self._advance()
+
+    def _on_time_limit(self) -> None:
+        limit = f"{self._launch.stop.time_limit_s:g} s"
+        self._warn(f"The time limit of {limit} is reached; ranks are told to stop.")
+        message = f"The time limit of {limit} was reached."
+        ending = Ending(cause="time_limit", time=time.time(), reason=Reason.TIME_LIMIT, message=message)
+        self._end(ending, grace_s=self._launch.stop.grace_s)
+
+    # The end of an attempt
+
+    def _fail(self, reason: Reason, message: str) -> None:
+        self._end(Ending(cause="failure", time=time.time(), reason=reason, message=message))
+
+    def _end(self, ending: Ending, *, grace_s: float | None = None) -> None:
+        """Have the attempt ended on all nodes. A second call can only make it end sooner, or turn a failure into a stop."""
+        attempt = self._attempt
+        if attempt is None:
+            return
+        if attempt.ending is None or (ending.cause == "stop" and attempt.ending.cause == "failure"):
+            attempt.ending = ending
+        patience_s = self._launch.stop.failure_grace_s if grace_s is None else grace_s
+        order = {"do": "stop", "cause": ending.cause, "grace_s": patience_s, "deadline": time.time() + patience_s}
+        if self._step == "gather":
+            self._advance()
+        else:
+            self._members.send(order)
+
+    def _finish(self, attempt: Attempt, ending: Ending) -> None:
+        for timer in self._timers:
+            timer.cancel()
+        if self._port is not None:
+            self._port.release()
+        attempt.ended = time.time()
+        missing = find_missing_outputs(self._launch.outputs, self._site.workdir) if ending.cause == "success" else []
+        outcome = decide_outcome(
+            self._launch, attempt, used=self._used, free_retries=self._free_retries, missing_outputs=missing
+        )
+        self._attempt = None
+        self._step = "between"
+        self._write_result(attempt, outcome, tries=_MOST_WRITES)
+
+    def _write_result(self, attempt: Attempt, outcome: Outcome, *, tries: int) -> None:
+        """The truth about the attempt has to be on disk before anything follows from it."""
+        result = render_result(attempt, outcome)
+        try:
+            write_json(self._site.run.attempt(attempt.number).result, result)
+        except OSError as error:
+            complain(f"the result of attempt {attempt.number} cannot be written: {error}")
+            if tries > 0:
+                self._loop.after(_WRITE_AGAIN_S, lambda: self._write_result(attempt, outcome, tries=tries - 1))
+                return
+        if self._node is not None:
+            keys = {key: value for key, value in result.items() if key not in {"version", "ranks"}}
+            self._node.journal.write("attempt_ended", **keys)
+        self._follow(outcome)
+
+    def _follow(self, outcome: Outcome) -> None:
+        if outcome.next != "restart":
+            self._step = "over"
+            self._members.send({"do": "exit"})
+            self._loop.stop(0)
+            return
+        if outcome.free_retry:
+            self._free_retries += 1
+        elif outcome.budget is not None:
+            self._used[outcome.budget] = self._used.get(outcome.budget, 0) + 1
+        self._pause = self._loop.after(outcome.delay_s, self._begin_attempt)
+
+    def close(self) -> None:
+        """Hang up on the followers."""
+        self._members.close()
+
+    # Small parts
+
+    def _write_gang(self, attempt: Attempt) -> None:
+        members = [
+            {
+                "node": node,
+                "host": member.host,
+                "address": member.address,
+                "agent_pid": member.pid,
+                "devices": list(self._launch.devices_of(node)),
+                "ranks": list(self._launch.ranks_of(node)),
+            }
+            for node, member in sorted(self._members.by_node.items())
+        ]
+        gang = {"version": 1, "attempt": attempt.number, "launch": attempt.launch, "started": attempt.started}
+        where = {"master_addr": attempt.master_addr, "master_port": attempt.master_port}
+        try:
+            write_json(self._site.run.attempt(attempt.number).gang, {**gang, **where, "members": members})
+        except OSError as error:
+            self._warn(f"The list of members could not be written: {error}.")
+
+    def _cluster(self, attempt: Attempt) -> list[str]:
+        addresses = {node: member.address for node, member in self._members.by_node.items()}
+        return [f"{addresses[node]}:{port}" for node in sorted(attempt.ready) for port in attempt.ready[node]]
+
+    def _warn(self, text: str) -> None:
+        if self._node is not None:
+            self._node.warn(text)
+
+
+def _next_attempt(site: Site) -> int:
+    """Never a number that was used: an earlier leader may have been killed right after it began one."""
+    used = [attempt.number + 1 for attempt in site.run.attempts()]
+    return max([site.launch.first_attempt, *used])
