@@ -1,1 +1,1 @@
-"""The machine that the server runs on: agents are processes of it, its devices are handed out disjointly by the queue."""
+"""The server's own machine: agents are processes of it, the queue hands out its devices disjointly."""

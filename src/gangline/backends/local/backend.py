@@ -1,7 +1,7 @@
 """The backend of the server's own machine.
 
-Agents are detached processes that outlive the server. Nothing is known of them but what the system's process table and the
-launch folder say, so a server that was killed and started again knows as much as before.
+Agents are detached processes that outlive the server. Nothing is known of them but what the system's process table and
+the launch folder say, so a server that was killed and started again knows as much as before.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def parse_cgroups(text: str) -> dict[str, str]:
 
 
 def parse_cpu_max(text: str) -> float | None:
-    """Cores from `cpu.max` (`200000 100000`), or from quota and period of version 1 in the same form; None: no limit."""
+    """Cores from `cpu.max` (`200000 100000`), or from quota and period of version 1 in that form; None: no limit."""
     quota, _, period = text.strip().partition(" ")
     if quota == "max" or not period or int(quota) <= 0 or int(period) <= 0:
         return None

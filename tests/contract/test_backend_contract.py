@@ -1,0 +1,397 @@
+"""What every backend must do. Runs against the fake and the local one; further backends add a harness."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+import pytest
+
+from gangline.backends.local.backend import LocalBackend
+from gangline.backends.local.record import record_path
+from gangline.domain.errors import BackendError
+from gangline.domain.gang import GangSpec, Handle, Liveness
+from gangline.ports import Backend
+from gangline.rundir.home import Home
+from gangline.rundir.layout import LaunchDir, RunDir
+from gangline.testing import FakeBackend, make_capacity, make_gang
+
+DEADLINE_S = 20.0
+AGENT = '''
+"""A stand-in for the agent: takes the lock of its node, starts one rank, ends it on SIGTERM."""
+import fcntl, os, signal, subprocess, sys, time
+run_dir, launch, node = sys.argv[2], int(sys.argv[4]), int(sys.argv[6])
+lock = os.open(f"{run_dir}/launches/{launch:03d}/node-{node:03d}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    sys.exit(0)
+os.ftruncate(lock, 0)
+os.write(lock, str(os.getpid()).encode())
+deaf = os.path.exists(f"{run_dir}/deaf")
+marks = {"GANGLINE_RUN_DIR": run_dir, "GANGLINE_LAUNCH": str(launch), "GANGLINE_NODE": str(node)}
+rank = subprocess.Popen(["sleep", "300"], env={**os.environ, **marks}, start_new_session=True)
+def leave(*_):
+    if not deaf:
+        rank.kill(); rank.wait()
+        sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print("agent of node", node, "is up", sorted(os.environ), flush=True)
+with open(f"{run_dir}/starts", "a") as starts:
+    starts.write(f"{node}\\n")
+while True:
+    time.sleep(0.02)
+    if os.path.exists(f"{run_dir}/end"):
+        leave()
+'''
+
+
+class Harness(Protocol):
+    """A backend, and the means to do to it what the world does."""
+
+    backend: Backend
+
+    def gang(self, *, nodes: int = 1, launch: int = 0) -> GangSpec: ...
+    def end(self, handle: Handle) -> None: ...
+    def lose_node(self, handle: Handle, node: int) -> None: ...
+    def restart_server(self) -> None: ...
+    def num_started(self, gang: GangSpec) -> int: ...
+
+
+class FakeHarness:
+    def __init__(self) -> None:
+        self.backend = FakeBackend()
+
+    def gang(self, *, nodes: int = 1, launch: int = 0) -> GangSpec:
+        return make_gang(nodes=nodes, launch=launch)
+
+    def end(self, handle: Handle) -> None:
+        self.backend.kill(handle)
+
+    def lose_node(self, handle: Handle, node: int) -> None:
+        self.backend.lose_node(handle, node)
+
+    def restart_server(self) -> None:
+        pass
+
+    def num_started(self, gang: GangSpec) -> int:
+        return sum(len(held.launch.commands) for held in self.backend.launches.values() if held.launch.gang == gang)
+
+
+class LocalHarness:
+    def __init__(self, folder: Path) -> None:
+        self.home = Home(folder / "home").create()
+        script = folder / "standin.py"
+        script.write_text(AGENT)
+        self.command = (sys.executable, str(script))
+        self.earlier: list[LocalBackend] = []
+        self.backend = self.new_backend()
+
+    def new_backend(self) -> LocalBackend:
+        return LocalBackend(self.home, capacity=make_capacity(), agent=self.command, patience_s=0.3)
+
+    def gang(self, *, nodes: int = 1, launch: int = 0) -> GangSpec:
+        run = self.home.run("train-2abc")
+        run.path.mkdir(exist_ok=True)
+        return make_gang(nodes=nodes, launch=launch, run_dir=str(run.path))
+
+    def end(self, handle: Handle) -> None:
+        Path(handle.data["run_dir"], "end").touch()
+
+    def lose_node(self, handle: Handle, node: int) -> None:
+        os.kill(agent_pid(handle, node), signal.SIGKILL)
+
+    def restart_server(self) -> None:
+        self.earlier.append(self.backend)
+        self.backend = self.new_backend()
+
+    def num_started(self, gang: GangSpec) -> int:
+        """Agents that took their place (more may have been started and left at once)."""
+        wait_for(lambda: len(self.starts(gang)) >= gang.nodes)
+        return len(self.starts(gang))
+
+    def starts(self, gang: GangSpec) -> list[str]:
+        path = Path(gang.run_dir, "starts")
+        return path.read_text().split() if path.exists() else []
+
+
+def agent_pid(handle: Handle, node: int) -> int:
+    return next(agent["pid"] for agent in handle.data["agents"] if agent["node"] == node)
+
+
+def launch_dir(gang: GangSpec) -> LaunchDir:
+    return RunDir(Path(gang.run_dir)).launch(gang.launch)
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "the condition never came true"
+        time.sleep(0.01)
+
+
+def of_folder(folder: Path) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        try:
+            texts = [*process.cmdline(), *process.environ().values()]
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        if process.pid != os.getpid() and any(str(folder) in text for text in texts):
+            found.append(process)
+    return found
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[LocalHarness]:
+    harness = LocalHarness(tmp_path)
+    yield harness
+    left = of_folder(tmp_path)
+    for process in left:
+        process.kill()
+    psutil.wait_procs(left, timeout=DEADLINE_S)
+    for backend in [harness.backend, *harness.earlier]:
+        backend.observe([])  # takes note of the ends
+    assert left == [], "the test left processes behind"
+
+
+@pytest.fixture(params=["fake", "local"])
+def harness(request: pytest.FixtureRequest) -> Harness:
+    return FakeHarness() if request.param == "fake" else request.getfixturevalue("local")
+
+
+def start(harness: Harness, *, nodes: int = 1, key: str = "k") -> Handle:
+    return harness.backend.submit(harness.backend.render(harness.gang(nodes=nodes)), key=key)
+
+
+def liveness(harness: Harness, handle: Handle) -> Liveness:
+    return harness.backend.observe([handle])[0].liveness
+
+
+def cancel_and_wait(harness: Harness, handle: Handle) -> None:
+    harness.backend.cancel(handle)
+    wait_for(lambda: liveness(harness, handle) is Liveness.GONE)
+
+
+def test_is_a_backend(harness: Harness) -> None:
+    assert isinstance(harness.backend, Backend)
+    assert harness.backend.name
+    assert harness.backend.capacity().ranks > 0
+
+
+def test_render_is_pure_and_has_one_command_for_each_node(harness: Harness) -> None:
+    gang = harness.gang(nodes=3)
+    assert harness.backend.render(gang) == harness.backend.render(gang)
+    launch = harness.backend.render(gang)
+    assert launch.backend == harness.backend.name
+    assert len(set(launch.commands)) == 3
+    assert launch.gang == gang
+
+
+def test_a_launch_lives_until_it_ends(harness: Harness) -> None:
+    handle = start(harness, nodes=2)
+    assert liveness(harness, handle) is Liveness.ALIVE
+    harness.num_started(harness.gang(nodes=2))
+    harness.end(handle)
+    wait_for(lambda: liveness(harness, handle) is Liveness.GONE)
+
+
+def test_a_handle_survives_json(harness: Harness) -> None:
+    handle = start(harness)
+    again = Handle.from_dict(handle.to_dict())
+    assert liveness(harness, again) is Liveness.ALIVE
+    cancel_and_wait(harness, again)
+
+
+def test_twice_with_one_key_is_one_launch(harness: Harness) -> None:
+    first, second = start(harness, nodes=2), start(harness, nodes=2)
+    assert first == second
+    assert harness.num_started(harness.gang(nodes=2)) == 2
+    cancel_and_wait(harness, first)
+    assert start(harness, nodes=2) == first, "a key that was used starts nothing, also when its launch is over"
+    assert liveness(harness, first) is Liveness.GONE
+
+
+def test_two_keys_are_two_launches(harness: Harness) -> None:
+    first = start(harness, key="a")
+    second = harness.backend.submit(harness.backend.render(harness.gang(launch=1)), key="b")
+    harness.num_started(harness.gang())
+    cancel_and_wait(harness, first)
+    assert liveness(harness, second) is Liveness.ALIVE
+    cancel_and_wait(harness, second)
+
+
+def test_a_new_server_knows_the_launch(harness: Harness) -> None:
+    handle = start(harness, nodes=2)
+    harness.restart_server()
+    assert liveness(harness, handle) is Liveness.ALIVE
+    assert start(harness, nodes=2) == handle
+    cancel_and_wait(harness, handle)
+
+
+def test_a_lost_node_is_named(harness: Harness) -> None:
+    handle = start(harness, nodes=3)
+    harness.num_started(harness.gang(nodes=3))
+    harness.lose_node(handle, 1)
+    wait_for(lambda: harness.backend.observe([handle])[0].lost_nodes)
+    seen = harness.backend.observe([handle])[0]
+    assert (seen.liveness, tuple(seen.lost_nodes)) == (Liveness.ALIVE, (1,))
+    cancel_and_wait(harness, handle)
+
+
+def test_cancel_is_idempotent(harness: Harness) -> None:
+    handle = start(harness)
+    cancel_and_wait(harness, handle)
+    harness.backend.cancel(handle)
+    assert liveness(harness, handle) is Liveness.GONE
+
+
+def test_one_call_observes_many(harness: Harness) -> None:
+    first = start(harness, key="a")
+    second = harness.backend.submit(harness.backend.render(harness.gang(launch=1)), key="b")
+    seen = harness.backend.observe([second, first])
+    assert sorted(seen) == [0, 1]
+    assert harness.backend.observe([]) == {}
+    cancel_and_wait(harness, first)
+    cancel_and_wait(harness, second)
+
+
+# What is peculiar to the local backend.
+
+
+def test_cancel_returns_at_once_and_kills_what_does_not_listen(local: LocalHarness, tmp_path: Path) -> None:
+    gang = local.gang(nodes=2)
+    Path(gang.run_dir, "deaf").touch()
+    handle = start(local, nodes=2)
+    local.num_started(gang)
+    began = time.monotonic()
+    local.backend.cancel(handle)
+    assert time.monotonic() - began < local.backend._patience_s
+    wait_for(lambda: liveness(local, handle) is Liveness.GONE)
+    assert of_folder(tmp_path) == []
+
+
+def test_cancel_ends_agents_that_are_stopped(local: LocalHarness, tmp_path: Path) -> None:
+    handle = start(local)
+    local.num_started(local.gang())
+    os.kill(agent_pid(handle, 0), signal.SIGSTOP)
+    cancel_and_wait(local, handle)
+    assert of_folder(tmp_path) == []
+
+
+def test_ranks_of_killed_agents_are_ended_before_the_launch_counts_as_gone(local: LocalHarness, tmp_path: Path) -> None:
+    handle = start(local, nodes=2)
+    local.num_started(local.gang(nodes=2))
+    for node in (0, 1):
+        local.lose_node(handle, node)
+    wait_for(lambda: liveness(local, handle) is Liveness.GONE)
+    assert of_folder(tmp_path) == []
+
+
+def test_no_zombie_stays(local: LocalHarness) -> None:
+    handle = start(local, nodes=2)
+    local.num_started(local.gang(nodes=2))
+    local.end(handle)
+    wait_for(lambda: liveness(local, handle) is Liveness.GONE)
+    local.backend.observe([])
+    pids = {agent["pid"] for agent in handle.data["agents"]}
+    assert pids.isdisjoint(child.pid for child in psutil.Process().children())
+
+
+def test_a_server_killed_between_two_agents_starts_the_second_alone(local: LocalHarness) -> None:
+    gang = local.gang(nodes=2)
+    handle = start(local, nodes=2)
+    local.num_started(gang)
+    os.kill(agent_pid(handle, 1), signal.SIGKILL)
+    record = record_path(launch_dir(gang))
+    record.write_text("".join(record.read_text().splitlines(keepends=True)[:2]))
+    local.restart_server()
+    again = start(local, nodes=2)
+    assert agent_pid(again, 0) == agent_pid(handle, 0)
+    assert agent_pid(again, 1) != agent_pid(handle, 1)
+    wait_for(lambda: sorted(local.starts(gang)) == ["0", "1", "1"])
+    cancel_and_wait(local, again)
+
+
+def test_a_server_killed_before_it_noted_an_agent_finds_it(local: LocalHarness) -> None:
+    gang = local.gang(nodes=2)
+    handle = start(local, nodes=2)
+    local.num_started(gang)
+    record = record_path(launch_dir(gang))
+    record.write_text(record.read_text().splitlines(keepends=True)[0])
+    local.restart_server()
+    assert start(local, nodes=2) == handle
+    cancel_and_wait(local, handle)
+    assert sorted(local.starts(gang)) == ["0", "1"]
+
+
+def test_an_agent_that_holds_the_place_of_a_noted_one_counts(local: LocalHarness) -> None:
+    gang = local.gang()
+    handle = start(local)
+    local.num_started(gang)
+    noted = {**handle.data, "agents": [{"node": 0, "pid": 2**22 - 3, "started": "0"}]}
+    stale = Handle(backend="local", version=1, data=noted)
+    assert liveness(local, stale) is Liveness.ALIVE
+    cancel_and_wait(local, stale)
+    assert liveness(local, handle) is Liveness.GONE
+
+
+def test_a_recycled_pid_is_not_an_agent(local: LocalHarness) -> None:
+    handle = start(local)
+    local.num_started(local.gang())
+    raw = {**handle.data["agents"][0], "pid": os.getpid()}
+    other = Handle(backend="local", version=1, data={**handle.data, "run_dir": "/nowhere", "agents": [raw]})
+    assert liveness(local, other) is Liveness.GONE
+    local.backend.cancel(other)
+    cancel_and_wait(local, handle)
+
+
+def test_a_handle_of_an_earlier_boot_is_gone(local: LocalHarness) -> None:
+    handle = start(local)
+    local.num_started(local.gang())
+    earlier = Handle(backend="local", version=1, data={**handle.data, "boot_id": "another"})
+    assert liveness(local, earlier) is Liveness.GONE
+    local.backend.cancel(earlier)
+    assert liveness(local, handle) is Liveness.ALIVE
+    cancel_and_wait(local, handle)
+
+
+def test_agents_get_a_small_environment(local: LocalHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    handle = start(local)
+    local.num_started(local.gang())
+    log = launch_dir(local.gang()).log(0)
+    wait_for(lambda: "is up" in log.read_text())
+    assert "SLURM_PROCID" not in log.read_text()
+    assert "'LC_ALL'" in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+    cancel_and_wait(local, handle)
+
+
+def test_a_gang_that_cannot_start_whole_does_not_start(local: LocalHarness, tmp_path: Path) -> None:
+    launch = local.backend.render(local.gang(nodes=2))
+    broken = type(launch)(
+        backend="local", commands=(launch.commands[0], ("/no/such/python",)), env=launch.env, gang=launch.gang
+    )
+    with pytest.raises(BackendError, match="node 1"):
+        local.backend.submit(broken, key="k")
+    wait_for(lambda: of_folder(tmp_path) == [])
+    handle = local.backend.submit(launch, key="k")
+    assert liveness(local, handle) is Liveness.ALIVE
+    local.num_started(launch.gang)
+    cancel_and_wait(local, handle)
+
+
+def test_a_launch_folder_belongs_to_one_key(local: LocalHarness) -> None:
+    handle = start(local, key="a")
+    local.num_started(local.gang())
+    with pytest.raises(BackendError, match="another key"):
+        start(local, key="b")
+    cancel_and_wait(local, handle)
