@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from gangline.domain.phase import TERMINAL, Phase
 from gangline.server.answers import encode
-from gangline.server.logs import LogFollower
+from gangline.server.logs import GangLogFollower
 from gangline.server.parts import Stopping
 from gangline.wire.views import EventView, RunSummary
 
@@ -41,7 +41,7 @@ class RunFollower:
 
     run_id: str
     runs: _Runs
-    logs: LogFollower
+    logs: GangLogFollower
     after: int
     """`seq` of the last event that the reader has."""
     clock: Callable[[], float] = time.monotonic

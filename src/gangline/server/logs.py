@@ -5,62 +5,43 @@ Everything is read from the run directory when it is asked for; nothing is kept 
 
 from __future__ import annotations
 
-import codecs
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gangline.rundir.layout import AttemptDir, RunDir
+from gangline.rundir.tail import LogFollower, read_tail
 from gangline.wire.views import LogChunk
 
-__all__ = ["LogFollower", "find_attempt", "find_tail", "is_attempt_over", "parse_offsets", "read_chunk"]
+__all__ = ["GangLogFollower", "find_attempt", "find_tail", "is_attempt_over", "parse_offsets", "read_piece"]
 
-_BLOCK_BYTES = 1 << 16
-_MAX_TAIL_BYTES = 4 << 20
-"""How far back the last lines are looked for; a log without line ends has no more than this of them."""
 _PIECE_BYTES = 1 << 16
 _POLL_BYTES = 1 << 20
 
 
-def read_chunk(attempt: AttemptDir, rank: int, *, offset: int, limit_bytes: int, over: bool) -> LogChunk:
-    """A piece of a rank's log, cut between characters; empty where there is nothing yet.
+def read_piece(attempt: AttemptDir, rank: int, *, offset: int, limit_bytes: int, over: bool) -> LogChunk:
+    """A piece of a rank's log, cut between characters; empty where there is nothing (yet).
 
     Args:
         over: nothing more will be written; has to be known before the log is read.
     """
-    size, data = _read(attempt.log(rank), offset, limit_bytes)
-    at_end = offset + len(data) >= size
-    text, consumed = codecs.utf_8_decode(data, "replace", over and at_end)
+    follower = LogFollower(attempt.log(rank), offset)
+    data = follower.read_rest(limit_bytes=limit_bytes) if over else follower.read(limit_bytes=limit_bytes)
+    size = _size(attempt.log(rank))
     return {
         "rank": rank,
         "attempt": attempt.number,
         "offset": offset,
-        "next_offset": offset + consumed,
+        "next_offset": follower.offset,
         "size": size,
-        "text": text,
-        "complete": over and at_end,
+        "text": data.decode("utf-8", "replace"),
+        "complete": over and follower.offset >= size,
     }
 
 
 def find_tail(path: Path, lines: int) -> int:
-    """Offset of the last `lines` lines; a line that has not ended yet counts as one."""
-    size = _size(path)
-    if size == 0 or lines == 0:
-        return size
-    with path.open("rb") as file:
-        file.seek(size - 1)
-        wanted = lines + (file.read(1) == b"\n")
-        at = size
-        floor = max(0, size - _MAX_TAIL_BYTES)
-        while at > floor:
-            start = max(floor, at - _BLOCK_BYTES)
-            file.seek(start)
-            block = file.read(at - start)
-            if (found := block.count(b"\n")) >= wanted:
-                return start + _nth_from_end(block, wanted) + 1
-            wanted, at = wanted - found, start
-    return floor
+    """Offset of the last `lines` lines; of lines that are longer than a megabyte, of their last megabyte."""
+    return read_tail(path, lines).offset
 
 
 def find_attempt(run_dir: RunDir, attempt: int | None) -> AttemptDir:
@@ -77,7 +58,7 @@ def is_attempt_over(attempt: AttemptDir) -> bool:
 
 
 @dataclass(slots=True, kw_only=True)
-class LogFollower:
+class GangLogFollower:
     """New output of some ranks of a run, from one attempt on into the following ones."""
 
     run_dir: RunDir
@@ -122,7 +103,7 @@ class LogFollower:
             offset = self._offset(attempt, rank)
             if _size(attempt.log(rank)) <= offset:
                 continue
-            piece = read_chunk(attempt, rank, offset=offset, limit_bytes=_PIECE_BYTES, over=over)
+            piece = read_piece(attempt, rank, offset=offset, limit_bytes=_PIECE_BYTES, over=over)
             if piece["next_offset"] > offset:
                 self.offsets[rank] = piece["next_offset"]
                 room -= piece["next_offset"] - offset
@@ -145,27 +126,8 @@ def parse_offsets(text: str) -> Mapping[int, int]:
     return {int(rank): max(0, int(offset)) for rank, _, offset in pairs}
 
 
-def _read(path: Path, offset: int, limit_bytes: int) -> tuple[int, bytes]:
-    """The log's size and the bytes at `offset`."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return 0, b""
-    try:
-        return os.fstat(descriptor).st_size, os.pread(descriptor, limit_bytes, offset)
-    finally:
-        os.close(descriptor)
-
-
 def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
         return 0
-
-
-def _nth_from_end(block: bytes, wanted: int) -> int:
-    at = len(block)
-    for _ in range(wanted):
-        at = block.rindex(b"\n", 0, at)
-    return at

@@ -1,4 +1,4 @@
-"""The thread that lets the reconciler look at the gangs: often while any is live, rarely otherwise, at once when poked."""
+"""The thread that lets the reconciler look at the gangs: often while any is live, rarely otherwise, or when poked."""
 
 from __future__ import annotations
 

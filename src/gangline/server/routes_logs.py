@@ -14,7 +14,7 @@ from gangline.domain.phase import TERMINAL, Phase
 from gangline.rundir.layout import AttemptDir
 from gangline.server.answers import json_answer
 from gangline.server.follow import RunFollower, follow_lines
-from gangline.server.logs import LogFollower, find_attempt, find_tail, is_attempt_over, parse_offsets, read_chunk
+from gangline.server.logs import GangLogFollower, find_attempt, find_tail, is_attempt_over, parse_offsets, read_piece
 from gangline.server.parts import Parts
 from gangline.wire.views import LogChunk, RunSummary
 
@@ -48,7 +48,7 @@ def _add_pieces(router: APIRouter, parts: Parts) -> None:
         found, over = _find(parts, run, rank, attempt)
         if tail is not None:
             offset = find_tail(found.log(rank), tail)
-        return json_answer(read_chunk(found, rank, offset=offset, limit_bytes=limit_bytes, over=over))
+        return json_answer(read_piece(found, rank, offset=offset, limit_bytes=limit_bytes, over=over))
 
     @router.get("/runs/{run}/logs/{rank}/raw", response_class=StreamingResponse)
     def read_raw_log(run: str, rank: int, attempt: _Attempt = None) -> Response:
@@ -69,7 +69,7 @@ def _add_follow(router: APIRouter, parts: Parts) -> None:
     ) -> Response:
         """Lines of JSON: LogChunks, `{"event": EventView}`, and at the end `{"end": RunSummary}`."""
         run_id, seen = await run_in_threadpool(_summary, parts, run)
-        logs = LogFollower(
+        logs = GangLogFollower(
             run_dir=parts.home.run(run_id),
             ranks=_parse_ranks(ranks, seen),
             attempt=attempt,

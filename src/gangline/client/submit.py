@@ -1,0 +1,206 @@
+"""From a spec to a run: take what the shell has, pack the working tree, check, upload what is new, create the run.
+
+spec → `prepare` (touches this machine alone) → `send` (talks to the server)
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import shlex
+import socket
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gangline.client.client import Client
+from gangline.client.connect import connect
+from gangline.client.entry import check_entry, relative_entry
+from gangline.client.shell import environment_prefix, find_python, inherited_variables
+from gangline.domain.errors import SnapshotRefused
+from gangline.domain.spec import RunSpec, SnapshotRef
+from gangline.domain.version import VERSION
+from gangline.rundir.home import Home
+from gangline.snapshot.hashing import cache_path_for
+from gangline.snapshot.objects import read_chunks
+from gangline.snapshot.pack import Packed, find_root, pack
+from gangline.wire.spec import spec_to_mapping
+from gangline.wire.views import RunDetail
+
+__all__ = ["Prepared", "check", "prepare", "send", "submit", "upload"]
+
+_BATCH_BYTES = 8 << 20
+_LOCAL_POOL = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run that is ready to be sent: its complete spec, and the files that its snapshot needs."""
+
+    spec: RunSpec
+    packed: Packed
+    cwd: Path
+
+
+def submit(
+    spec: RunSpec,
+    *,
+    root: Path | None = None,
+    include: Sequence[str] = (),
+    client: Client | None = None,
+    command: Sequence[str] = tuple(sys.argv),
+) -> RunDetail:
+    """Pack the working tree as it is now and create a run of it.
+
+    Args:
+        root: the project's folder; None: found from the current folder.
+        include: patterns that are packed whatever ignore files say.
+        client: None: the server that the environment means, started if need be.
+        command: recorded with the run as the command line.
+    Raises:
+        GanglineError: nothing was created, and why.
+    """
+    prepared = prepare(spec, root=root, include=include)
+    return send(prepared, client=client or connect(), command=command)
+
+
+def check(
+    spec: RunSpec, *, root: Path | None = None, include: Sequence[str] = (), client: Client | None = None
+) -> dict[str, Any]:
+    """What the backend would be given, after every check that `submit` makes; nothing is stored or uploaded."""
+    prepared = prepare(spec, root=root, include=include)
+    return (client or connect()).check(spec_to_mapping(replace(prepared.spec, snapshot=None)))
+
+
+def prepare(
+    spec: RunSpec,
+    *,
+    root: Path | None = None,
+    include: Sequence[str] = (),
+    cwd: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Prepared:
+    """Fill in what this machine knows, pack, and check that the entry is there. Talks to nobody.
+
+    Args:
+        cwd: the folder in which the ranks are to start, inside the project; None: the current one.
+    Raises:
+        SpecInvalid: no interpreter, or nothing to run where the entry says.
+        SnapshotRefused: the tree cannot be packed.
+    """
+    cwd = (cwd or Path.cwd()).absolute()
+    root = (root or find_root(cwd)).absolute()
+    workdir = _workdir(cwd, root)
+    spec = relative_entry(spec, cwd=cwd, root=root)
+    python = find_python(spec.environment.python, cwd=cwd, root=root, environ=environ)
+    home = Home.from_env(environ).path
+    packed = pack(root, include=include, cache_path=cache_path_for(home, root), home=home)
+    variables = _variables(python, environ) if spec.pool == _LOCAL_POOL else {}
+    path = spec.environment.env.get("PATH", variables.get("PATH"))
+    check_entry(spec, packed.manifest, workdir=workdir, python=python, path=path)
+    spec = replace(
+        spec,
+        environment=replace(spec.environment, python=str(python)),
+        inherited_env=variables,
+        snapshot=SnapshotRef(digest=packed.manifest.digest, workdir=workdir),
+    )
+    return Prepared(spec=spec, packed=packed, cwd=cwd)
+
+
+def send(prepared: Prepared, *, client: Client, command: Sequence[str] = (), key: str | None = None) -> RunDetail:
+    """Upload what the server lacks and create the run.
+
+    Args:
+        key: idempotency key; None: a new one.
+    """
+    upload(client, prepared.packed)
+    return client.submit(
+        spec_to_mapping(prepared.spec), client=_describe_client(prepared.cwd, command), key=key or secrets.token_hex(16)
+    )
+
+
+def upload(client: Client, packed: Packed) -> int:
+    """Send the contents that the server lacks, then the manifest.
+
+    Returns:
+        How many contents were sent.
+    Raises:
+        SnapshotRefused: a file was changed or removed meanwhile.
+    """
+    missing = client.missing_objects(sorted(packed.manifest.digests()))
+    sizes = {item.digest: item.size for item in packed.manifest.files if item.digest}
+    batch: dict[str, bytes] = {}
+    room = _BATCH_BYTES
+    for digest in missing:
+        if sizes[digest] > _BATCH_BYTES:
+            client.put_object(digest, partial(_chunks, packed.sources[digest]))
+            continue
+        if sizes[digest] > room:
+            client.put_objects(batch)
+            batch, room = {}, _BATCH_BYTES
+        batch[digest] = _read(packed.sources[digest])
+        room -= sizes[digest]
+    if batch:
+        client.put_objects(batch)
+    client.put_snapshot(packed.manifest.to_dict())
+    return len(missing)
+
+
+def _workdir(cwd: Path, root: Path) -> str:
+    real_cwd, real_root = Path(os.path.realpath(cwd)), Path(os.path.realpath(root))
+    if not real_cwd.is_relative_to(real_root):
+        raise SnapshotRefused(f"{cwd} is not inside the project {root}", fix="Submit from inside the project.")
+    return real_cwd.relative_to(real_root).as_posix()
+
+
+def _variables(python: Path, environ: Mapping[str, str]) -> dict[str, str]:
+    """The shell's variables, with the environment of the chosen interpreter active."""
+    found = inherited_variables(environ)
+    prefix = environment_prefix(python)
+    if prefix is None:
+        return found
+    folders = [str(prefix / "bin"), *filter(None, found.get("PATH", os.defpath).split(os.pathsep))]
+    found["PATH"] = os.pathsep.join(dict.fromkeys(folders))
+    if (prefix / "pyvenv.cfg").exists():
+        found["VIRTUAL_ENV"] = str(prefix)
+    return found
+
+
+def _describe_client(cwd: Path, command: Sequence[str]) -> dict[str, Any]:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, in a container
+        user = f"uid-{os.getuid()}"
+    return {
+        "user": user,
+        "host": socket.gethostname(),
+        "folder": str(cwd),
+        "command": shlex.join(command),
+        "python": sys.executable,
+        "version": VERSION,
+    }
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise _vanished(path, error) from error
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from read_chunks(file)
+    except OSError as error:
+        raise _vanished(path, error) from error
+
+
+def _vanished(path: Path, error: OSError) -> SnapshotRefused:
+    return SnapshotRefused(
+        f"{path} could not be read while it was sent", why=error.strerror or str(error), fix="Submit again."
+    )
