@@ -9,14 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gangline.domain.errors import SnapshotRefused
+from gangline.rundir.files import write_text
 from gangline.snapshot.manifest import printable
 from gangline.snapshot.walk import Found
 
@@ -67,13 +68,8 @@ class HashCache:
     def save(self, path: Path) -> None:
         """Write by rename. A cache that cannot be written costs time at the next submit, nothing else."""
         files = {key: [*mark, digest] for key, (mark, digest) in self.marks.items()}
-        private = path.with_name(f"{path.name}.{secrets.token_hex(4)}")
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            private.write_text(json.dumps({"version": _VERSION, "root": self.root, "files": files}), encoding="ascii")
-            private.replace(path)
-        except OSError:
-            private.unlink(missing_ok=True)
+        with suppress(OSError):
+            write_text(path, json.dumps({"version": _VERSION, "root": self.root, "files": files}), mode=0o600)
 
 
 def hash_files(files: Sequence[Found], *, cache_path: Path | None, root: str) -> dict[str, tuple[str, os.stat_result]]:

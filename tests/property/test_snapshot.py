@@ -1,0 +1,72 @@
+"""Random trees come back byte for byte."""
+# ruff: noqa: PTH - names are bytes, which pathlib does not take
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gangline.snapshot.manifest import Manifest
+from gangline.snapshot.objects import ObjectStore
+from gangline.snapshot.pack import pack
+from gangline.snapshot.restore import restore
+
+NAME = st.binary(min_size=1, max_size=12).filter(
+    lambda name: b"/" not in name and b"\0" not in name and name not in {b".", b"..", b".git", b".gitignore"}
+)
+FILE = st.tuples(st.just("file"), st.binary(max_size=64), st.sampled_from([0o644, 0o600, 0o755, 0o444]))
+LINK = st.tuples(st.just("link"), NAME)
+TREE = st.recursive(
+    st.dictionaries(NAME, FILE | LINK, max_size=4),
+    lambda inner: st.dictionaries(NAME, FILE | LINK | inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def build(folder: bytes, tree: dict) -> None:
+    os.makedirs(folder)
+    for name, node in tree.items():
+        path = folder + b"/" + name
+        if isinstance(node, dict):
+            build(path, node)
+        elif node[0] == "link":
+            os.symlink(node[1], path)
+        else:
+            with open(path, "wb") as file:
+                file.write(node[1])
+            os.chmod(path, node[2])
+
+
+def read(folder: bytes) -> dict:
+    found: dict = {}
+    for entry in os.scandir(folder):
+        if entry.is_symlink():
+            found[entry.name] = ("link", os.readlink(entry.path))
+        elif entry.is_dir():
+            found[entry.name] = read(entry.path)
+        else:
+            with open(entry.path, "rb") as file:
+                found[entry.name] = ("file", file.read(), entry.stat().st_mode & 0o777)
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(TREE)
+def test_pack_json_restore(tree: dict) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        base = Path(os.path.realpath(name))
+        build(os.fsencode(base / "project"), tree)
+        packed = pack(base / "project", home=base / "home", include=["*"])
+        store = ObjectStore(base / "home")
+        for digest in store.missing(packed.manifest.digests()):
+            store.put_file(digest, packed.sources[digest])
+        manifest = Manifest.from_dict(json.loads(json.dumps(packed.manifest.to_dict(), ensure_ascii=False)))
+        assert manifest == packed.manifest
+        restored = restore(manifest, store, base / "copy")
+        assert read(os.fsencode(restored)) == read(os.fsencode(base / "project"))
+        assert pack(restored, home=base / "home", include=["*"]).manifest.digest == manifest.digest
