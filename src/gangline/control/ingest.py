@@ -20,15 +20,14 @@ from gangline.control.fold import (
     journal_events,
     result_event,
 )
-from gangline.rundir.files import Unreadable
 from gangline.domain.phase import Reason
-from gangline.rundir.files import read_json
+from gangline.rundir.files import Unreadable, read_json
 from gangline.rundir.journal import JournalReader
 from gangline.rundir.layout import AttemptDir, RunDir
 from gangline.store.rows import AttemptRow, IngestBatch, NewEvent, RunRow
 from gangline.store.store import Store
 
-__all__ = ["LIMIT_BYTES", "Ingested", "ingest_run"]
+__all__ = ["LIMIT_BYTES", "Follower", "Ingested"]
 
 LIMIT_BYTES = 8 * 1024 * 1024
 """Most bytes that one reading takes, so that a run with much to say holds up no other."""
@@ -74,29 +73,62 @@ class _Reading:
         self.is_drained = self.is_drained and _size(path) <= reader.offset
 
 
-def ingest_run(store: Store, run: RunRow, run_dir: RunDir, *, everything: bool = True) -> Ingested:
-    """Store what is new in the directory of a run.
+class Follower:
+    """Follows the directory of one run. Not safe for several threads; several followers do each other no harm.
 
-    Args:
-        everything: also read the metrics of ranks other than 0, and journals of attempts that have ended long ago.
-    Raises:
-        OSError: a file is there but cannot be read.
+    Between two readings it remembers offsets and attempts, so that a run with nothing new costs no query. The store
+    refuses a reading whose offsets are not its own, and then everything is loaded again.
     """
-    known = {attempt.number: attempt for attempt in store.attempts(run.id)}
-    results = _read_results(run_dir, known)
-    reading = _Reading(run_dir.path, store.cursors(run.id))
-    everything = everything or bool(results)
-    rows, events = _read_attempts(reading, run, run_dir, known, everything=everything)
-    fold = _read_metrics(reading, run_dir, everything=everything)
-    if reading.is_drained:
-        for number, result in results.items():
-            rows[number] = apply_result(rows[number], result)
-            events.append(result_event(rows[number]))
-    changed = [row for row in rows.values() if row != known.get(row.number)]
-    is_stored = _store(store, run, _batch(reading, fold, changed, events))
-    now = {**known, **rows} if is_stored else known
-    ordered = [now[number] for number in sorted(now)]
-    return Ingested(is_drained=reading.is_drained and is_stored, attempts=ordered)
+
+    def __init__(self, store: Store, run_id: str, run_dir: RunDir) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._run_dir = run_dir
+        self._offsets: dict[str, int] | None = None
+        self._attempts: dict[int, AttemptRow] = {}
+
+    def forget(self) -> None:
+        """Load anew next time: somebody else has changed attempts."""
+        self._offsets = None
+
+    def read(self, run: RunRow, *, everything: bool = True) -> Ingested:
+        """Store what is new.
+
+        Args:
+            everything: also read the metrics of ranks other than 0, and journals of attempts that ended long ago.
+        Raises:
+            OSError: a file is there but cannot be read.
+        """
+        known, reading = self._load()
+        results = _read_results(self._run_dir, known)
+        everything = everything or bool(results)
+        rows, events = _read_attempts(reading, run, self._run_dir, known, everything=everything)
+        fold = _read_metrics(reading, self._run_dir, everything=everything)
+        if reading.is_drained:
+            for number, result in results.items():
+                rows[number] = apply_result(rows[number], result)
+                events.append(result_event(rows[number]))
+        changed = [row for row in rows.values() if row != known.get(row.number)]
+        is_stored = self._keep(reading, _batch(reading, fold, changed, events))
+        ordered = [self._attempts[number] for number in sorted(self._attempts)]
+        return Ingested(is_drained=reading.is_drained and is_stored, attempts=ordered)
+
+    def _load(self) -> tuple[dict[int, AttemptRow], _Reading]:
+        if self._offsets is None:
+            self._attempts = {attempt.number: attempt for attempt in self._store.attempts(self._run_id)}
+            self._offsets = self._store.cursors(self._run_id)
+        return self._attempts, _Reading(self._run_dir.path, self._offsets)
+
+    def _keep(self, reading: _Reading, batch: IngestBatch) -> bool:
+        """False: somebody else has read these files meanwhile, and nothing was stored."""
+        if not (batch.cursors or batch.attempts or batch.events):
+            return True
+        offsets, self._offsets = self._offsets or {}, None  # unless all goes well, load anew
+        if not self._store.ingest(self._run_id, batch):
+            return False
+        self._offsets = {**offsets, **{name: new for name, (_, new) in reading.cursors.items()}}
+        self._attempts = {**self._attempts, **{row.number: row for row in batch.attempts}}
+        return True
 
 
 def _read_results(run_dir: RunDir, known: Mapping[int, AttemptRow]) -> dict[int, Mapping[str, Any]]:
@@ -193,13 +225,6 @@ def _batch(
         total_steps=fold.total_steps,
         started=min(running, default=None),
     )
-
-
-def _store(store: Store, run: RunRow, batch: IngestBatch) -> bool:
-    """False: somebody else has read these files meanwhile, and nothing was stored."""
-    if not batch.cursors and not batch.attempts and not batch.events:
-        return True
-    return store.ingest(run.id, batch)
 
 
 def _size(path: Path) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from gangline.rundir.files import Unreadable
-from gangline.rundir.files import read_json
+from gangline.rundir.files import Unreadable, read_json
 from gangline.rundir.journal import JournalReader, JournalWriter
 from gangline.rundir.layout import RunDir
 from gangline.store.rows import RunRow

@@ -133,6 +133,13 @@ class Store:
         """Runs that need a place: queued ones, and those between two launches. By priority, then oldest first."""
         return self._rows(select(*_LIGHT).where(_WAITING).order_by(runs.c.priority.desc(), runs.c.created, runs.c.id))
 
+    def queue_mark(self) -> tuple[object, ...]:
+        """Something small that differs whenever `waiting_runs` does, or a place is taken or becomes free."""
+        waiting = select(func.count(), func.max(runs.c.created), func.sum(runs.c.version), func.sum(runs.c.launch))
+        placed = select(func.count(), func.sum(runs.c.launch)).where(runs.c.placement.is_not(None))
+        with self._database.reading() as conn:
+            return (*conn.execute(waiting.where(_WAITING)).one(), *conn.execute(placed).one())
+
     def counts(self) -> tuple[int, int]:
         """Live runs and queued runs."""
         with self._database.reading() as conn:
@@ -193,13 +200,32 @@ class Store:
             history.add_events(conn, run.id, [_phase_event(change, at)])
             return _one(conn, run.id)
 
-    def change(self, run: RunRow, **columns: Any) -> bool:  # noqa: ANN401 - as many types as columns
-        """Change what is not the phase.
+    def change(
+        self,
+        run: RunRow,
+        columns: Mapping[str, Any],
+        *,
+        attempts: Sequence[AttemptRow] = (),
+        events: Sequence[NewEvent] = (),
+    ) -> bool:
+        """Change what is not the phase, guarded as `move` is.
 
-        Guarded as `move` is. False: somebody has moved the run, nothing was written.
+        False: somebody has moved the run, nothing was written.
         """
+        if "phase" in columns or "version" in columns:
+            raise ValueError("only `move` changes a phase")
         with self._database.writing() as conn:
-            return _guarded_update(conn, run, columns)
+            if not _guarded_update(conn, run, columns):
+                return False
+            history.put_attempts(conn, run.id, attempts)
+            history.add_events(conn, run.id, events)
+            return True
+
+    def explain_waits(self, messages: Sequence[tuple[RunRow, str]]) -> None:
+        """Say of each waiting run why it waits; those that were moved meanwhile keep what they have."""
+        with self._database.writing(durable=False) as conn:
+            for run, message in messages:
+                _guarded_update(conn, run, {"message": clean_text(message)})
 
     def record_handle(self, run_id: str, launch: int, handle: Mapping[str, Any]) -> bool:
         """Note what a backend knows a launch by.

@@ -1,0 +1,183 @@
+"""From a spec to a queued run.
+
+Every check, then the run directory, then the row. A failure half-way leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gangline.control.probe import find_python, probe_writable
+from gangline.control.specs import demand_of
+from gangline.domain.check import check_entry, check_spec, complete_spec
+from gangline.domain.errors import SnapshotRefused, SpecInvalid, nearest
+from gangline.domain.naming import run_id_from
+from gangline.domain.phase import Phase
+from gangline.domain.spec import RunSpec
+from gangline.ports import Backend, Clock
+from gangline.queue.fit import check_feasible
+from gangline.rundir.files import write_text
+from gangline.rundir.home import Home
+from gangline.snapshot.manifest import Manifest
+from gangline.snapshot.objects import ObjectStore
+from gangline.store.rows import NewEvent, NewRun, RunRow
+from gangline.store.store import Store
+from gangline.wire.spec import spec_to_mapping
+
+__all__ = ["Admission", "Admitted"]
+
+_ID_BYTES = 4
+_ID_TRIES = 50
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A spec that can be run, complete."""
+
+    spec: RunSpec
+    manifest: Manifest | None
+    warnings: tuple[str, ...] = ()
+
+
+class Admission:
+    """Lets runs into the queue. Safe for threads."""
+
+    def __init__(self, *, store: Store, backends: Mapping[str, Backend], home: Home, clock: Clock) -> None:
+        self._store = store
+        self._backends = backends
+        self._home = home
+        self._clock = clock
+        self._objects = ObjectStore(home.path)
+
+    def admit(self, spec: RunSpec, *, client: Mapping[str, Any]) -> Admitted:
+        """Check everything that can be checked before a run waits.
+
+        Raises:
+            InvalidRequest: what is wrong, and what would be right.
+            NotFound: the snapshot was not uploaded.
+        """
+        backend = self._backends.get(spec.pool)
+        if backend is None:
+            raise SpecInvalid(f"There is no pool `{spec.pool}`", fix=nearest(spec.pool, self._backends))
+        check_spec(spec)
+        capacity = backend.capacity()
+        spec = complete_spec(spec, capacity)
+        check_spec(spec)
+        check_feasible(capacity, demand_of(spec), pool=spec.pool)
+        manifest, warning = self._check_code(spec)
+        python = find_python(spec.environment.python, client)
+        if spec.checkpoint.path is not None:
+            probe_writable(Path(spec.checkpoint.path), "--checkpoint-path")
+        spec = replace(spec, environment=replace(spec.environment, python=python))
+        return Admitted(spec=spec, manifest=manifest, warnings=() if warning is None else (warning,))
+
+    def imagine(self, admitted: Admitted) -> RunRow:
+        """The row that a run of this spec would have, for a dry run; its id ends in `xxxx`."""
+        new = self._new_run(admitted, run_id=f"{run_id_from(admitted.spec.name or '', bytes(4))[:-4]}xxxx", key="")
+        return RunRow(
+            **{name: getattr(new, name) for name in NewRun.__dataclass_fields__ if name in RunRow.__dataclass_fields__},
+            **_UNTOUCHED,
+        )
+
+    def queue(self, admitted: Admitted, *, client: Mapping[str, Any], key: str) -> RunRow:
+        """Make the run directory and the row.
+
+        Raises:
+            OSError: the run directory cannot be written.
+        """
+        run_id = self._make_folder(admitted.spec.name or "run")
+        folder = self._home.run(run_id)
+        try:
+            write_text(folder.spec, _ascii(spec_to_mapping(admitted.spec)), mode=0o600)
+            if admitted.manifest is not None:
+                write_text(folder.code_manifest, _ascii(admitted.manifest.to_dict()))
+            new = replace(self._new_run(admitted, run_id=run_id, key=key), client=dict(client))
+            run = self._store.add_run(replace(new, user=str(client.get("user") or "")))
+        except BaseException:
+            shutil.rmtree(folder.path, ignore_errors=True)
+            raise
+        if run.id != run_id:  # the same submit came in twice at once, and the other one was faster
+            shutil.rmtree(folder.path, ignore_errors=True)
+            return run
+        now = self._clock.now()
+        warned = [NewEvent(time=now, kind="warning", message=text) for text in admitted.warnings]
+        self._store.add_events(run.id, warned)
+        return run
+
+    def _check_code(self, spec: RunSpec) -> tuple[Manifest | None, str | None]:
+        if spec.snapshot is None:
+            return None, check_entry(spec, ())
+        manifest = self._objects.get_manifest(spec.snapshot.digest)
+        paths = {entry.path for entry in manifest.files if entry.kind != "dir"}
+        warning = check_entry(spec, paths)
+        _check_workdir(spec.snapshot.workdir, manifest)
+        missing = self._objects.missing(manifest.digests())
+        if missing:
+            raise SnapshotRefused(
+                f"{len(missing)} files of the snapshot were not uploaded", fix="Submit again: only they are sent."
+            )
+        return manifest, warning
+
+    def _make_folder(self, name: str) -> str:
+        """A new id; making its folder is what takes it."""
+        for _ in range(_ID_TRIES):
+            run_id = run_id_from(name, os.urandom(_ID_BYTES))
+            try:
+                self._home.run(run_id).path.mkdir(mode=0o700, parents=True)
+            except FileExistsError:
+                continue
+            return run_id
+        raise FileExistsError(f"no free id for a run named {name!r} in {self._home.runs}")
+
+    def _new_run(self, admitted: Admitted, *, run_id: str, key: str) -> NewRun:
+        spec = admitted.spec
+        return NewRun(
+            id=run_id,
+            key=key,
+            name=spec.name or "",
+            project=spec.project,
+            user="",
+            pool=spec.pool,
+            priority=spec.priority,
+            nodes=spec.resources.nodes,
+            procs_per_node=spec.resources.procs_per_node or 1,
+            gpus_per_node=spec.resources.gpus_per_node or 0,
+            labels=dict(spec.labels),
+            spec=spec_to_mapping(spec),
+            client={},
+            snapshot=None if spec.snapshot is None else spec.snapshot.digest,
+            created=self._clock.now(),
+            message="Waits for a place.",
+        )
+
+
+_UNTOUCHED: Mapping[str, Any] = {
+    "phase": Phase.QUEUED,
+    "version": 0,
+    "launch": 0,
+    "launch_restarts": {},
+    "budget_from": 0,
+    **dict.fromkeys(
+        ("reason", "started", "ended", "exit_code", "handle", "placement", "attempt", "told_attempt", "step"), None
+    ),
+    **dict.fromkeys(("total_steps", "not_before", "stop_asked", "stop_grace_s", "stop_by"), None),
+}
+"""The columns of a run that has just been queued."""
+
+
+def _ascii(obj: Mapping[str, Any]) -> str:
+    """JSON in which bytes that are no UTF-8 survive."""
+    return json.dumps(obj, indent=1) + "\n"
+
+
+def _check_workdir(workdir: str, manifest: Manifest) -> None:
+    if workdir == "." or any(entry.path.startswith(f"{workdir}/") for entry in manifest.files):
+        return
+    if not any(entry.path == workdir and entry.kind == "dir" for entry in manifest.files):
+        raise SpecInvalid(f"The packed tree has no folder `{workdir}`", fix="Submit from a folder inside the tree.")

@@ -1,0 +1,289 @@
+"""What people ask of the server, one method for each verb.
+
+Called from any thread; slow work is left to the reconciler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from gangline.control.admission import Admission
+from gangline.control.decide import STOPPED_EXIT_CODE
+from gangline.control.launching import dry_launch
+from gangline.control.lookup import find_run
+from gangline.control.queueing import live_gangs
+from gangline.control.requests import ask_stop
+from gangline.control.specs import Specs
+from gangline.control.views import (
+    attempt_view,
+    bucket_view,
+    checkpoint_views,
+    code_view,
+    duration_s,
+    event_view,
+    summary_view,
+    tokens_per_s,
+)
+from gangline.domain.errors import Conflict, NotFound, nearest
+from gangline.domain.gang import Launch
+from gangline.domain.phase import TERMINAL, Phase, Reason
+from gangline.domain.spec import RunSpec
+from gangline.ports import Backend, Clock
+from gangline.queue.fit import free_devices
+from gangline.rundir.home import Home
+from gangline.store.chart import decide_buckets
+from gangline.store.rows import RunRow
+from gangline.store.store import Store
+from gangline.wire.views import (
+    CheckpointView,
+    EventView,
+    MetricView,
+    PoolView,
+    RunDetail,
+    RunSummary,
+)
+
+__all__ = ["Commands"]
+
+_MOST_TRIES = 20
+"""How often a command that lost a race with the reconciler looks again."""
+
+
+class Commands:
+    """The verbs of the HTTP API.
+
+    Args:
+        backends: by the name of their pool.
+        poke: wakes the reconciler at once.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        backends: Mapping[str, Backend],
+        home: Home,
+        clock: Clock,
+        poke: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._backends = backends
+        self._home = home
+        self._clock = clock
+        self._poke = poke
+        self._specs = Specs(store)
+        self._admission = Admission(store=store, backends=backends, home=home, clock=clock)
+
+    # submit
+
+    def check(self, spec: RunSpec) -> Launch:
+        """Everything that `submit` checks, and what the backend would get; nothing is stored.
+
+        Raises:
+            InvalidRequest, NotFound: as `submit`.
+        """
+        admitted = self._admission.admit(spec, client={})
+        run = self._admission.imagine(admitted)
+        return dry_launch(self._backends[run.pool], admitted.spec, run, self._home.run(run.id))
+
+    def submit(self, spec: RunSpec, *, client: Mapping[str, Any], key: str) -> RunDetail:
+        """Check a spec and queue it as a run; with a key that was used before, answer with that run.
+
+        Raises:
+            InvalidRequest: the spec cannot be run; nothing is left behind.
+            NotFound: the snapshot was not uploaded.
+        """
+        run = self._store.run_by_key(key)
+        if run is None:
+            run = self._admission.queue(self._admission.admit(spec, client=client), client=client, key=key)
+            self._poke()
+        return self.detail(run.id)
+
+    # look
+
+    def find(self, run: str) -> str:
+        """The id that an id, a unique prefix of one, a unique name, or `latest` stands for.
+
+        Raises:
+            NotFound: nothing does; it names near ones.
+            Conflict: several do.
+        """
+        return find_run(self._store, run)
+
+    def list_runs(
+        self, *, phase: str | None = None, name: str | None = None, project: str | None = None, limit: int = 100
+    ) -> list[RunSummary]:
+        """Runs, newest first."""
+        rows = self._store.list_runs(phase=phase, name=name, project=project, limit=limit)
+        return [summary_view(row) for row in rows]
+
+    def summary(self, run_id: str) -> RunSummary:
+        """One row of `gangline ps`."""
+        return summary_view(self._store.run(run_id))
+
+    def detail(self, run_id: str) -> RunDetail:
+        """All that is known of a run."""
+        run, run_dir = self._store.run(run_id), self._home.run(run_id)
+        spec, client = self._store.spec_and_client(run_id)
+        newest = self._store.newest_metrics(run_id)
+        snapshot = spec.get("snapshot") or {}
+        return RunDetail(
+            **summary_view(run),
+            spec=spec,
+            run_dir=str(run_dir.path),
+            attempts=[attempt_view(row, run_dir.attempt(row.number)) for row in self._store.attempts(run_id)],
+            checkpoints=self.checkpoints(run_id),
+            code=code_view(run_dir, snapshot.get("workdir", ".")),
+            events=self.events(run_id),
+            metrics=newest,
+            tokens_per_s=tokens_per_s(newest),
+            duration_s=duration_s(run, self._clock.now()),
+            client=client,
+        )
+
+    def events(self, run_id: str, *, after: int = -1) -> list[EventView]:
+        """The history of a run, from the event after number `after` on."""
+        return [event_view(event) for event in self._store.events(run_id, after=after)]
+
+    def checkpoints(self, run_id: str) -> list[CheckpointView]:
+        """Checkpoints of a run, by step."""
+        return checkpoint_views(self._store.checkpoints(run_id))
+
+    def metrics(self, run_id: str) -> dict[str, float | None]:
+        """The newest value of each metric of rank 0; null where it is not finite."""
+        return self._store.newest_metrics(run_id)
+
+    def metric(self, run_id: str, name: str, *, rank: int, buckets: int) -> MetricView:
+        """One metric as a chart needs it: at most `buckets` buckets.
+
+        Raises:
+            NotFound: the rank has logged no such metric; it names those that there are.
+        """
+        cells = self._store.chart(run_id, name, rank=rank, buckets=max(1, buckets))
+        if cells is None:
+            known = self._store.newest_metrics(run_id, rank=rank)
+            fix = nearest(name, known) if known else "Log one by gangline.log({...}, step=...)."
+            raise NotFound(f"Rank {rank} of run `{run_id}` has logged no metric `{name}`", fix=fix)
+        found = [bucket_view(cell) for cell in decide_buckets(cells, max(1, buckets))]
+        return MetricView(name=name, rank=rank, count=sum(cell[2] for cell in cells), buckets=found)
+
+    def pools(self) -> list[PoolView]:
+        """The configured pools, and what is free in them."""
+        held = self._store.held_runs()
+        waiting = self._store.waiting_runs()
+        return [self._pool(name, held, waiting) for name in self._backends]
+
+    def counts(self) -> tuple[int, int]:
+        """Live runs and queued runs."""
+        return self._store.counts()
+
+    # change
+
+    def stop(self, run_id: str, *, grace_s: float | None, by: str) -> RunSummary:
+        """Ask a run to stop; one that holds no machines stops at once. A run that is over stays as it is.
+
+        Args:
+            grace_s: from the signal until processes are killed; None: as the spec says.
+            by: who asks.
+        """
+        for _ in range(_MOST_TRIES):
+            run = self._store.run(run_id)
+            stopped = run if run.phase in TERMINAL else self._stop_once(run, grace_s, by)
+            if stopped is not None:
+                self._poke()
+                return summary_view(stopped)
+        raise Conflict(f"Run `{run_id}` kept changing while it was to be stopped", fix="Try again.")
+
+    def resume(self, run_id: str, *, by: str) -> RunSummary:
+        """Queue a run again that has failed or was stopped.
+
+        Next attempt, from its newest checkpoint, with fresh budgets.
+
+        Raises:
+            Conflict: the run is not over, has succeeded, or still holds machines.
+        """
+        run = self._store.run(run_id)
+        if run.phase not in {Phase.FAILED, Phase.STOPPED}:
+            fix = "Submit it again to train anew." if run.phase is Phase.SUCCEEDED else "Stop it first."
+            raise Conflict(f"Run `{run_id}` is {run.phase}", why="Only what failed or was stopped is resumed", fix=fix)
+        if run.handle is not None:
+            raise Conflict(f"Agents of run `{run_id}` are still ending", fix="Try again in a few seconds.")
+        moved = self._store.move(
+            run, Phase.QUEUED, at=self._clock.now(), message=f"Resumed by {by}.", reopen=True, changes=_reopened(run)
+        )
+        if moved is None:
+            raise Conflict(f"Run `{run_id}` was changed by somebody else just now", fix="Look at it, and try again.")
+        self._poke()
+        return summary_view(moved)
+
+    def _stop_once(self, run: RunRow, grace_s: float | None, by: str) -> RunRow | None:
+        """One try; None: the run was moved meanwhile."""
+        now = self._clock.now()
+        asked = {"stop_asked": now, "stop_grace_s": grace_s, "stop_by": by}
+        if run.phase is Phase.STOPPING:
+            return self._hurry(run, asked) if grace_s is not None else run
+        if run.placement is None and run.handle is None:
+            ended = {**asked, "ended": now, "exit_code": STOPPED_EXIT_CODE}
+            return self._store.move(
+                run,
+                Phase.STOPPED,
+                at=now,
+                reason=Reason.STOPPED_BY_USER,
+                message=f"Stopped by {by} before it held any machines.",
+                changes=ended,
+            )
+        moved = self._store.move(run, Phase.STOPPING, at=now, message=f"Stopping: asked by {by}.", changes=asked)
+        if moved is not None:
+            self._tell(moved)
+        return moved
+
+    def _hurry(self, run: RunRow, asked: Mapping[str, Any]) -> RunRow | None:
+        """A second stop, with another grace."""
+        if not self._store.change(run, asked):
+            return None
+        hurried = replace(run, **asked)
+        self._tell(hurried)
+        return hurried
+
+    def _tell(self, run: RunRow) -> None:
+        """Write the request now; should the server be killed before, the reconciler writes it."""
+        policy = self._specs.get(run.id).stop.grace_s
+        ask_stop(self._home.run(run.id), run, grace_s=policy if run.stop_grace_s is None else run.stop_grace_s)
+
+    def _pool(self, name: str, held: list[RunRow], waiting: list[RunRow]) -> PoolView:
+        backend = self._backends[name]
+        capacity = backend.capacity()
+        gangs = live_gangs([run for run in held if run.pool == name], self._specs)
+        return PoolView(
+            name=name,
+            backend=backend.name,
+            nodes=capacity.nodes,
+            ranks=capacity.ranks,
+            cpus=capacity.cpus,
+            memory_bytes=capacity.memory_bytes,
+            devices=list(capacity.devices),
+            device_kind=capacity.device_kind,
+            free_devices=list(free_devices(capacity, gangs)),
+            free_cpus=max(0, capacity.cpus - sum(gang.demand.cpus for gang in gangs)),
+            running=len(gangs),
+            queued=sum(run.pool == name for run in waiting),
+        )
+
+
+def _reopened(run: RunRow) -> dict[str, Any]:
+    """What `resume` changes beside the phase."""
+    return {
+        "launch": run.launch + 1,
+        "handle": None,
+        "placement": None,
+        "launch_restarts": {},
+        "budget_from": 0 if run.attempt is None else run.attempt + 1,
+        "ended": None,
+        "exit_code": None,
+        "not_before": None,
+        "stop_asked": None,
+        "stop_grace_s": None,
+        "stop_by": None,
+    }

@@ -1,0 +1,130 @@
+"""Hand a launch to its backend: code restored, `launch.json` written, agents started, handle noted.
+
+Every step may be repeated after a kill -9 at any point: what is there already is kept, and the backend's key makes
+one launch of two submits.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gangline.control.launchfile import LaunchTerms, render_launch_text
+from gangline.control.requests import control_size
+from gangline.control.specs import gang_of
+from gangline.domain.errors import Conflict, SpecInvalid
+from gangline.domain.gang import Launch
+from gangline.domain.phase import Budget
+from gangline.domain.spec import RunSpec
+from gangline.ports import Backend
+from gangline.rundir.files import read_json, write_text
+from gangline.rundir.home import Home
+from gangline.rundir.layout import RunDir
+from gangline.snapshot.manifest import Manifest
+from gangline.snapshot.objects import ObjectStore
+from gangline.snapshot.restore import restore
+from gangline.store.rows import RunRow
+from gangline.store.store import Store
+
+__all__ = ["Launcher", "dry_launch", "launch_key", "next_attempt_number"]
+
+_TOKEN_BYTES = 32
+
+
+def launch_key(run: RunRow) -> str:
+    """What makes a repeated submit the same launch."""
+    return f"{run.id}/{run.launch}"
+
+
+def next_attempt_number(run_dir: RunDir) -> int:
+    """Attempts are counted when they start: the number after the last one on disk."""
+    begun = run_dir.attempts()
+    return begun[-1].number + 1 if begun else 0
+
+
+class Launcher:
+    """Starts launches; used by the reconciler's thread alone."""
+
+    def __init__(self, *, store: Store, home: Home) -> None:
+        self._store = store
+        self._home = home
+        self._objects = ObjectStore(home.path)
+
+    def launch(self, run: RunRow, spec: RunSpec, backend: Backend, *, used: Mapping[Budget, int]) -> None:
+        """Start the launch that `run` names, or find that it was started.
+
+        Raises:
+            BackendError: as the backend says.
+            NotFound, SnapshotRefused: the code cannot be restored.
+            OSError: the run directory cannot be written.
+        """
+        run_dir = self._home.run(run.id)
+        self._restore_code(run_dir, spec)
+        first_attempt = self._write_launch_file(run, spec, backend, used)
+        launch = backend.render(gang_of(spec, run, run_dir=run_dir.path, first_attempt=first_attempt))
+        _write_files(run_dir, launch)
+        handle = backend.submit(launch, key=launch_key(run))
+        self._store.record_handle(run.id, run.launch, handle.to_dict())
+
+    def discard(self, run: RunRow) -> None:
+        """Forget what was prepared for a launch of which the backend has started nothing."""
+        self._home.run(run.id).launch(run.launch).spec.unlink(missing_ok=True)
+
+    def _restore_code(self, run_dir: RunDir, spec: RunSpec) -> None:
+        if run_dir.code.exists():
+            return
+        raw = read_json(run_dir.code_manifest) if spec.snapshot is not None else None
+        if raw is None:
+            run_dir.code.mkdir(parents=True)
+            return
+        try:
+            restore(Manifest.from_dict(raw), self._objects, run_dir.code)
+        except Conflict:
+            if not run_dir.code.is_dir():
+                raise
+
+    def _write_launch_file(self, run: RunRow, spec: RunSpec, backend: Backend, used: Mapping[Budget, int]) -> int:
+        """Write `launch.json`, unless agents may have read it already; returns the launch's first attempt."""
+        run_dir = self._home.run(run.id)
+        path = run_dir.launch(run.launch).spec
+        told = read_json(path)
+        if told is not None:
+            return int(told["first_attempt"])
+        first_attempt = next_attempt_number(run_dir)
+        terms = LaunchTerms(
+            run_id=run.id,
+            launch=run.launch,
+            first_attempt=first_attempt,
+            devices=run.placement or (),
+            device_kind=backend.capacity().device_kind,
+            token=secrets.token_hex(_TOKEN_BYTES),
+            restarts_used=used,
+            control_offset=control_size(run_dir),
+            default_checkpoints=str(run_dir.checkpoints),
+        )
+        write_text(path, render_launch_text(spec, terms), mode=0o600)
+        return first_attempt
+
+
+def _write_files(run_dir: RunDir, launch: Launch) -> None:
+    root = run_dir.path
+    for name, text in launch.files.items():
+        path = Path(root, name)
+        if (path.is_absolute() and not path.is_relative_to(root)) or ".." in path.parts:
+            raise SpecInvalid(f"Backend `{launch.backend}` wants to write `{name}`, outside the run directory")
+        write_text(path, text)
+
+
+def dry_launch(backend: Backend, spec: RunSpec, run: RunRow, run_dir: RunDir) -> Launch:
+    """What the first launch of a run would hand to its backend, the token left out; nothing is written."""
+    terms = LaunchTerms(
+        run_id=run.id,
+        devices=run.placement or (),
+        device_kind=backend.capacity().device_kind,
+        default_checkpoints=str(run_dir.checkpoints),
+    )
+    launch = backend.render(gang_of(spec, run, run_dir=run_dir.path, first_attempt=0))
+    name = str(run_dir.launch(0).spec.relative_to(run_dir.path))
+    return replace(launch, files={**launch.files, name: render_launch_text(spec, terms)})

@@ -1,0 +1,112 @@
+"""Which waiting runs get a place now.
+
+Loads what the pure policy of `gangline.queue` needs, and applies what it says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gangline.control.specs import Specs, demand_of
+from gangline.domain.gang import NodePlacement
+from gangline.domain.phase import Phase
+from gangline.ports import Backend, Clock
+from gangline.queue.fit import Decision, LiveGang, Start, WaitingRun, decide_starts
+from gangline.store.rows import RunRow
+from gangline.store.store import Store
+
+__all__ = ["Queue", "live_gangs"]
+
+_LOOK_AGAIN_S = 1.0
+"""How long the queue may rest although nothing seems to have changed."""
+
+
+class Queue:
+    """Gives places to waiting runs; used by the reconciler's thread alone."""
+
+    def __init__(self, *, store: Store, backends: Mapping[str, Backend], specs: Specs, clock: Clock) -> None:
+        self._store = store
+        self._backends = backends
+        self._specs = specs
+        self._clock = clock
+        self._mark: tuple[object, ...] = ()
+        self._look_at = float("-inf")
+        self.is_waiting = False
+        """Whether any run waits, as of the last look."""
+
+    def place(self) -> list[RunRow]:
+        """Move the runs that start now to STARTING, each with its place, and say of the others why they wait."""
+        if not self._is_due():
+            return []
+        now = self._clock.now()
+        waiting, held = self._store.waiting_runs(), self._store.held_runs()
+        self.is_waiting = bool(waiting)
+        started: list[RunRow] = []
+        for pool, backend in self._backends.items():
+            mine = [run for run in waiting if run.pool == pool]
+            if mine:
+                decision = self._decide(backend, [run for run in held if run.pool == pool], mine)
+                started += self._start(decision.starts, mine)
+                self._explain(decision, mine)
+        self._mark = self._store.queue_mark()
+        later = [run.not_before for run in waiting if run.not_before is not None and run.not_before > now]
+        self._look_at = min([now + _LOOK_AGAIN_S, *later])
+        return started
+
+    def _is_due(self) -> bool:
+        return self._clock.now() >= self._look_at or self._store.queue_mark() != self._mark
+
+    def _decide(self, backend: Backend, held: Sequence[RunRow], waiting: Sequence[RunRow]) -> Decision:
+        now = self._clock.now()
+        ready = [run for run in waiting if run.not_before is None or run.not_before <= now]
+        asked = [
+            WaitingRun(
+                run_id=run.id,
+                demand=demand_of(self._specs.get(run.id)),
+                priority=run.priority,
+                submitted=run.created,
+            )
+            for run in ready
+        ]
+        return decide_starts(backend.capacity(), live_gangs(held, self._specs), asked)
+
+    def _start(self, starts: Sequence[Start], waiting: Sequence[RunRow]) -> list[RunRow]:
+        by_id = {run.id: run for run in waiting}
+        moved: list[RunRow] = []
+        for start in starts:
+            changes = {"placement": [list(node.devices) for node in start.placements], "not_before": None}
+            run = self._store.move(
+                by_id[start.run_id],
+                Phase.STARTING,
+                at=self._clock.now(),
+                message="Agents are starting.",
+                changes=changes,
+            )
+            if run is not None:
+                moved.append(run)
+        return moved
+
+    def _explain(self, decision: Decision, waiting: Sequence[RunRow]) -> None:
+        by_id = {run.id: run for run in waiting}
+        news = [
+            (by_id[wait.run_id], wait.message)
+            for wait in decision.waits
+            if by_id[wait.run_id].phase is Phase.QUEUED and by_id[wait.run_id].message != wait.message
+        ]
+        if news:
+            self._store.explain_waits(news)
+
+
+def live_gangs(held: Sequence[RunRow], specs: Specs) -> list[LiveGang]:
+    """Runs that hold a place, as the policy sees them."""
+    return [
+        LiveGang(
+            run_id=run.id,
+            demand=demand_of(specs.get(run.id)),
+            placements=tuple(
+                NodePlacement(node=node, devices=tuple(devices)) for node, devices in enumerate(run.placement)
+            ),
+        )
+        for run in held
+        if run.placement is not None
+    ]

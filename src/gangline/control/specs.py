@@ -1,0 +1,76 @@
+"""The specs of runs as objects, and what follows from them alone."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+from threading import Lock
+
+from gangline.domain.gang import GangSpec, NodePlacement
+from gangline.domain.spec import RunSpec
+from gangline.queue.fit import Demand
+from gangline.store.rows import RunRow
+from gangline.store.store import Store
+from gangline.wire.spec import spec_from_mapping
+
+__all__ = ["Specs", "demand_of", "gang_of"]
+
+_MOST_KEPT = 4096
+
+
+class Specs:
+    """Specs by run id; they never change, so each is read once. Safe for threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: OrderedDict[str, RunSpec] = OrderedDict()
+        self._lock = Lock()
+
+    def get(self, run_id: str) -> RunSpec:
+        """The spec of a run.
+
+        Raises:
+            NotFound: there is no such run.
+        """
+        with self._lock:
+            if run_id in self._kept:
+                self._kept.move_to_end(run_id)
+                return self._kept[run_id]
+        spec = spec_from_mapping(self._store.spec_and_client(run_id)[0])
+        with self._lock:
+            self._kept[run_id] = spec
+            if len(self._kept) > _MOST_KEPT:
+                self._kept.popitem(last=False)
+        return spec
+
+
+def demand_of(spec: RunSpec) -> Demand:
+    """What a gang of this spec holds; the spec is complete."""
+    resources = spec.resources
+    return Demand(
+        nodes=resources.nodes,
+        procs_per_node=resources.procs_per_node or 1,
+        gpus_per_node=resources.gpus_per_node or 0,
+        cpus_per_rank=resources.cpus_per_rank,
+        memory_bytes=resources.memory_bytes,
+    )
+
+
+def gang_of(spec: RunSpec, run: RunRow, *, run_dir: Path, first_attempt: int) -> GangSpec:
+    """What a backend is asked to start for the launch that `run` names."""
+    resources = spec.resources
+    procs = resources.procs_per_node or 1
+    devices = run.placement or [[] for _ in range(resources.nodes)]
+    return GangSpec(
+        run_id=run.id,
+        name=run.name,
+        launch=run.launch,
+        first_attempt=first_attempt,
+        run_dir=str(run_dir),
+        nodes=resources.nodes,
+        procs_per_node=procs,
+        placements=tuple(NodePlacement(node=node, devices=tuple(ids)) for node, ids in enumerate(devices)),
+        cpus_per_node=(resources.cpus_per_rank or 0) * procs,
+        memory_bytes=resources.memory_bytes,
+        time_limit_s=spec.stop.time_limit_s,
+    )

@@ -1,0 +1,208 @@
+"""Rows as the JSON views of `gangline.wire.views`.
+
+Pure, but for `code_view` and `environment_of`, which read a run's files.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gangline.rundir.files import Unreadable, read_json
+from gangline.rundir.layout import AttemptDir, RunDir
+from gangline.snapshot.manifest import Manifest
+from gangline.store.chart import Cell
+from gangline.store.rows import AttemptRow, CheckpointRow, EventRow, RunRow
+from gangline.wire.views import (
+    AttemptView,
+    CheckpointView,
+    CodeView,
+    EventView,
+    FailureView,
+    MetricBucket,
+    NodeView,
+    RankView,
+    RunSummary,
+)
+
+__all__ = [
+    "attempt_view",
+    "bucket_view",
+    "checkpoint_views",
+    "code_view",
+    "duration_s",
+    "event_view",
+    "summary_view",
+    "tokens_per_s",
+]
+
+_TOKENS_PER_S = ("tokens_per_s", "tokens/s", "tokens_per_sec", "tokens_per_second")
+
+
+def summary_view(run: RunRow) -> RunSummary:
+    """One row of `gangline ps`."""
+    return RunSummary(
+        id=run.id,
+        name=run.name,
+        project=run.project,
+        user=run.user,
+        pool=run.pool,
+        phase=run.phase.value,
+        reason=None if run.reason is None else run.reason.value,
+        message=run.message,
+        nodes=run.nodes,
+        procs_per_node=run.procs_per_node,
+        gpus_per_node=run.gpus_per_node,
+        attempt=run.attempt,
+        restarts=run.attempt or 0,
+        exit_code=run.exit_code,
+        created=run.created,
+        started=run.started,
+        ended=run.ended,
+        step=run.step,
+        total_steps=run.total_steps,
+        labels=dict(run.labels),
+        version=run.version,
+    )
+
+
+def event_view(event: EventRow) -> EventView:
+    """One entry of a run's history."""
+    return EventView(seq=event.seq, time=event.time, kind=event.kind, message=event.message, data=dict(event.data))
+
+
+def attempt_view(attempt: AttemptRow, folder: AttemptDir) -> AttemptView:
+    """One attempt, with what its agents noted of their environments."""
+    return AttemptView(
+        number=attempt.number,
+        launch=attempt.launch,
+        outcome=attempt.outcome,
+        reason=attempt.reason,
+        message=attempt.message,
+        started=attempt.started,
+        running=attempt.running,
+        ended=attempt.ended,
+        resume=attempt.resume,
+        resume_step=attempt.resume_step,
+        start_mode=attempt.start_mode,
+        first_failure=None if attempt.first_failure is None else _failure_view(attempt.first_failure),
+        ranks=[_rank_view(rank) for rank in attempt.ranks],
+        nodes=[_node_view(node, folder) for node in attempt.nodes],
+    )
+
+
+def checkpoint_views(rows: Sequence[CheckpointRow]) -> list[CheckpointView]:
+    """Checkpoints in order; the newest that is kept is marked as the latest."""
+    kept = [row for row in rows if row.kept]
+    latest = max(kept, key=lambda row: (row.step, row.attempt, row.time), default=None)
+    return [
+        CheckpointView(
+            step=row.step,
+            attempt=row.attempt,
+            path=row.path,
+            size_bytes=row.size_bytes,
+            num_files=row.num_files,
+            time=row.time,
+            duration_s=row.duration_s,
+            kept=row.kept,
+            latest=row is latest,
+        )
+        for row in rows
+    ]
+
+
+def bucket_view(cell: Cell) -> MetricBucket:
+    """One bucket of a chart; what is not finite has no min, max and mean."""
+    first, last, count, _, low, high, mean = cell
+    return MetricBucket(
+        step=first, last_step=last, count=count, min=_finite(low), max=_finite(high), mean=_finite(mean)
+    )
+
+
+def duration_s(run: RunRow, now: float) -> float | None:
+    """How long a run has been running, or ran; None before its first attempt."""
+    if run.started is None:
+        return None
+    return max(0.0, (now if run.ended is None else run.ended) - run.started)
+
+
+def tokens_per_s(newest: Mapping[str, float | None]) -> float | None:
+    """The throughput that training code has logged last, under one of its usual names."""
+    return next((newest[name] for name in _TOKENS_PER_S if newest.get(name) is not None), None)
+
+
+def code_view(run_dir: RunDir, workdir: str) -> CodeView | None:
+    """What was packed at submit; None for a run without a snapshot."""
+    raw = read_json(run_dir.code_manifest)
+    if raw is None:
+        return None
+    manifest = Manifest.from_dict(raw)
+    code = manifest.code.to_dict()
+    return CodeView(
+        digest=manifest.digest,
+        workdir=workdir,
+        root=code.get("root", ""),
+        num_files=manifest.num_files,
+        size_bytes=manifest.size_bytes,
+        commit=code.get("commit"),
+        branch=code.get("branch"),
+        remote=code.get("remote"),
+        dirty=bool(code.get("dirty")),
+        diff=code.get("diff"),
+        untracked=list(code.get("untracked", ())),
+        excluded=list(code.get("excluded", ())),
+    )
+
+
+def _failure_view(raw: Mapping[str, Any]) -> FailureView:
+    return FailureView(
+        rank=raw.get("rank", 0),
+        node=raw.get("node", 0),
+        host=raw.get("host") or "",
+        pid=raw.get("pid"),
+        exit_code=raw.get("exit_code"),
+        signal=raw.get("signal"),
+        signal_name=raw.get("signal_name"),
+        time=raw.get("time") or 0.0,
+        error_type=raw.get("error_type"),
+        error_message=raw.get("error_message"),
+        traceback=raw.get("traceback"),
+        log_tail=raw.get("log_tail") or "",
+    )
+
+
+def _rank_view(raw: Mapping[str, Any]) -> RankView:
+    return RankView(
+        rank=raw["rank"],
+        node=raw.get("node") or 0,
+        pid=raw.get("pid"),
+        exit_code=raw.get("exit_code"),
+        signal=raw.get("signal"),
+        ended_by=raw.get("ended_by"),
+        started=raw.get("started"),
+        ended=raw.get("ended"),
+        peak_rss_bytes=raw.get("peak_rss_bytes"),
+    )
+
+
+def _node_view(raw: Mapping[str, Any], folder: AttemptDir) -> NodeView:
+    return NodeView(
+        node=raw["node"],
+        host=raw.get("host") or "",
+        address=raw.get("address") or "",
+        agent_pid=raw.get("agent_pid"),
+        devices=list(raw.get("devices") or ()),
+        environment=_environment(folder, raw["node"]),
+    )
+
+
+def _environment(folder: AttemptDir, node: int) -> dict[str, Any] | None:
+    try:
+        return read_json(folder.environment(node))
+    except (Unreadable, OSError):
+        return None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
