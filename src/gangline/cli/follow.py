@@ -20,7 +20,7 @@ from gangline.wire.views import EventView, LogChunk, RunSummary
 if TYPE_CHECKING:
     from gangline.client.client import Client
 
-__all__ = ["Following", "follow_run", "make_printer", "say_detached"]
+__all__ = ["Following", "follow_run", "make_printer", "say_detached", "say_end"]
 
 _RANK_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
 
@@ -63,7 +63,7 @@ def follow_run(client: Client, run_id: str, wanted: Following) -> int:
     printer.finish()
     ended = ended or client.run(run_id)
     if not wanted.as_json:
-        click.echo(_say_end(ended, Terminal.from_stream(sys.stderr)), err=True)
+        click.echo(say_end(ended, Terminal.from_stream(sys.stderr)), err=True)
     return exit_code_of(ended)
 
 
@@ -101,7 +101,8 @@ def _say_event(event: EventView) -> None:
         click.echo(terminal.paint(line, dim=True), err=True)
 
 
-def _say_end(run: RunSummary, terminal: Terminal) -> str:
+def say_end(run: RunSummary, terminal: Terminal) -> str:
+    """How a run ended and why, in one line."""
     phase = terminal.phase(run["phase"], describe_phase(run))
     return f"{run['id']} {phase}: {explain(run, terminal.now)} gangline show {run['id']}"
 

@@ -94,7 +94,9 @@ class LogPrinter:
     raw: bool = False
     _assemblers: dict[int, LineAssembler] = field(default_factory=dict)
     _shown: str = ""
-    """What is on the screen of the line that has not ended (single rank only)."""
+    """What is on the screen of the assembler's pending text (single rank only)."""
+    _open: bool = False
+    """The line on the screen has not ended."""
 
     def feed(self, chunk: LogChunk) -> None:
         """Print what the chunk completes."""
@@ -119,9 +121,9 @@ class LogPrinter:
 
     def break_line(self) -> None:
         """Begin a new line if one has been left open."""
-        if self._shown:
+        if self._open:
             self.write("\n")
-            self._shown = ""
+        self._open, self._shown = False, ""
 
     def _print(self, rank: int, pieces: list[Piece]) -> None:
         if self.label is not None:
@@ -130,9 +132,10 @@ class LogPrinter:
             return
         for piece in pieces:
             self._print_open(piece.text)
+            self._shown = ""
             if piece.ended:
                 self.write("\n")
-                self._shown = ""
+                self._open = False
 
     def _print_open(self, text: str) -> None:
         """Bring the open line to `text`, without repeating what is on the screen already."""
@@ -140,6 +143,7 @@ class LogPrinter:
             self.break_line()
         self.write(text[len(self._shown) :])
         self._shown = text
+        self._open = self._open or bool(text)
 
 
 def strip_controls(text: str) -> tuple[str, str]:

@@ -18,12 +18,12 @@ _LINE_KEY = "gangline.submit_line"
 _PREFIX = "spec__"
 _SECTIONS = {
     "": "This command",
+    "run": "The run",
     "resources": "Machines",
     "environment": "Environment",
     "checkpoint": "Checkpoints",
     "restarts": "Restarts",
     "stop": "Time limits and stopping",
-    "run": "The run",
 }
 """Titles by the first part of a key's path, in the order of the help page."""
 
@@ -106,6 +106,6 @@ def _help(flag: SpecFlag) -> str:
     repeat = " May be repeated." if flag.multiple else ""
     default = flag.default
     says_default = "default" in flag.help
-    shown = default is not None and default != "" and not flag.multiple and not says_default
-    text = f"{flag.default}".lower() if isinstance(default, bool) else f"{default}"
+    shown = not (default is None or default == "" or flag.multiple or flag.is_bool or says_default)
+    text = f"{default:g}s" if flag.unit == "seconds" and default else f"{default}"
     return f"{flag.help}{repeat}" + (f"  [default: {text}]" if shown else "")

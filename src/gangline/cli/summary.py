@@ -48,6 +48,7 @@ __all__ = [
 ]
 
 _LABEL_COLUMNS = 12
+_MOST_LINES = 8
 _TRACE_LINES = 12
 _LOG_LINES = 12
 _MOST_CHECKPOINTS = 6
@@ -281,7 +282,7 @@ def _render_origin(run: RunDetail, terminal: Terminal) -> list[str]:
         "hosts": _hosts(run),
         "folder": visible(run["run_dir"]),
     }
-    return _labelled(facts, terminal, clipped=False)
+    return _labelled(facts, terminal)
 
 
 def _command(spec: Mapping[str, Any]) -> str:
@@ -325,12 +326,13 @@ def _render_next(run: RunDetail, terminal: Terminal) -> list[str]:
     )
 
 
-def _labelled(facts: Mapping[str, str], terminal: Terminal, *, clipped: bool = True) -> list[str]:
+def _labelled(facts: Mapping[str, str], terminal: Terminal) -> list[str]:
+    """Each fact beside its label, in as many lines as it needs."""
     lines = []
     for label, value in facts.items():
-        if value:
-            shown = terminal.clip(value, terminal.width - _LABEL_COLUMNS) if clipped else value
-            lines.append(f"{terminal.paint(f'{label.strip():<{_LABEL_COLUMNS}}', dim=True)}{shown}")
+        names = [label.strip()] + [""] * _MOST_LINES
+        for name, line in zip(names, wrap(value, terminal.page - _LABEL_COLUMNS), strict=False):
+            lines.append(f"{terminal.paint(f'{name:<{_LABEL_COLUMNS}}', dim=True)}{line}")
     return lines
 
 

@@ -1,0 +1,181 @@
+"""`gangline submit`: one training run, from a line of options, a file, or both."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gangline.cli import connection
+from gangline.cli.argv import parse_entry
+from gangline.cli.describe import exit_code_of, num_ranks
+from gangline.cli.failure import EXIT_INTERRUPTED
+from gangline.cli.follow import Following, follow_run, say_detached, say_end
+from gangline.cli.options import echo_json, echo_lines, json_option
+from gangline.cli.specoptions import SubmitCommand, flag_table, make_spec_options, spec_values, submit_line
+from gangline.cli.submitted import render_launch, render_submitted
+from gangline.cli.terminal import Terminal
+from gangline.cli.text import visible
+from gangline.cli.wait import wait_until_over
+from gangline.domain.errors import InvalidRequest
+from gangline.domain.spec import RunSpec
+from gangline.wire.flags import apply_flags, defaults_from_project
+from gangline.wire.spec import merge_layers, partial_from_yaml, spec_from_mapping, spec_to_mapping
+from gangline.wire.views import RunDetail
+
+if TYPE_CHECKING:
+    from gangline.client.client import Client
+    from gangline.client.submit import Prepared
+
+__all__ = ["command"]
+
+_MOST_FOLLOWED = 16
+"""A larger gang is followed by its rank 0 alone."""
+
+_EPILOG = """Examples:
+
+\b
+  gangline submit train.py --lr 3e-4                  arguments after the script are the script's
+  gangline submit --nodes 2 --procs-per-node 4 train.py -- --nodes 7     whatever they are called
+  gangline submit --gpus-per-node 8 -m package.train
+  gangline submit -- ./train.sh --fast                any program, once for each rank
+  gangline submit -- "python train.py | tee log"      one text: a line for bash, with pipefail
+  gangline submit -f run.yaml --name second-try       a run file; options win over it
+
+`python train.py` means the script, run by that python. gangline.yaml in the project's root sets defaults."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _After:
+    """What happens once the run is queued."""
+
+    follow: bool
+    wait: bool
+    as_json: bool
+
+
+@click.command("submit", cls=SubmitCommand, epilog=_EPILOG)
+@click.option("-f", "--file", type=click.Path(path_type=Path), metavar="YAML", help="Read the run from a file.")
+@click.option(
+    "--include", metavar="PATTERN", multiple=True, help="Pack this whatever ignore files say. May be repeated."
+)
+@click.option("-F", "--follow", is_flag=True, help="Follow the output; exit with the run's code. Ctrl-C detaches.")
+@click.option("--wait", is_flag=True, help="Return when the run is over, with its code.")
+@click.option("--detach", is_flag=True, help="Return at once; the default.")
+@click.option("--dry-run", is_flag=True, help="Check everything and print exactly what the backend would get.")
+@json_option()
+@click.pass_context
+def command(ctx: click.Context, /, **options: Any) -> int:  # noqa: ANN401 - the spec's own options come on top
+    """Run a script, module, notebook or command on a gang of ranks.
+
+    Packs the project's files as they are now, checks everything, queues the run and returns. Options of gangline stand
+    before the script; what stands after it belongs to the script, and one `--` between the two is dropped.
+    """
+    if options["detach"] and (options["follow"] or options["wait"]):
+        raise InvalidRequest("--detach contradicts --follow and --wait", fix="Keep one of them.")
+    after = _After(follow=options["follow"], wait=options["wait"], as_json=options["as_json"])
+    prepared = _prepare(_build_spec(ctx, options["file"], spec_values(options)), options["include"])
+    client = connection.connect()
+    if options["dry_run"]:
+        return _print_dry_run(client, prepared, as_json=after.as_json)
+    return _finish(client, _send(client, prepared), after)
+
+
+command.params += make_spec_options()
+
+
+def _build_spec(ctx: click.Context, file: Path | None, values: dict[str, Any]) -> RunSpec:
+    """Defaults of the project, then the file, then the command line; later ones win."""
+    from gangline.snapshot.root import find_root  # noqa: PLC0415 - only here
+
+    folder = Path.cwd()
+    entry = parse_entry(submit_line(ctx), flags=flag_table(ctx.command), folder=folder)
+    if entry is not None:
+        for note in entry.notes:
+            click.echo(note, err=True)
+        values = {**values, "entry": entry.entry, "entry_kind": entry.kind.value, "args": entry.args}
+        values["environment.python"] = values["environment.python"] or entry.python
+    layers = merge_layers(defaults_from_project(find_root(folder)), partial_from_yaml(file) if file else {})
+    mapping = apply_flags(layers, values)
+    if not mapping.get("entry"):
+        raise _nothing_to_run(folder, file)
+    return spec_from_mapping(mapping)
+
+
+def _nothing_to_run(folder: Path, file: Path | None) -> InvalidRequest:
+    where = f": {file} names no script, module or command, and neither does the line" if file else ""
+    scripts = sorted(path.name for path in folder.glob("*.py"))
+    example = "train.py" if "train.py" in scripts or not scripts else scripts[0]
+    forms = (f"submit {example} --lr 3e-4", "submit -m package.train", "submit -- ./train.sh", "submit -f run.yaml")
+    begin = "" if scripts else "\nThere is no script here yet: `gangline init` writes one."
+    return InvalidRequest(
+        f"There is nothing to run{where}", fix="One of:\n" + "\n".join(f"  gangline {form}" for form in forms) + begin
+    )
+
+
+def _prepare(spec: RunSpec, include: tuple[str, ...]) -> Prepared:
+    from gangline.client.submit import prepare  # noqa: PLC0415 - imported once there is something to pack
+
+    prepared = prepare(spec, include=include)
+    for warning in prepared.packed.warnings:
+        click.echo(f"note: {visible(warning)}", err=True)
+    return prepared
+
+
+def _send(client: Client, prepared: Prepared) -> RunDetail:
+    from gangline.client.submit import send  # noqa: PLC0415 - as above
+
+    return send(prepared, client=client, command=["gangline", *sys.argv[1:]])
+
+
+def _print_dry_run(client: Client, prepared: Prepared, *, as_json: bool) -> int:
+    launch = client.check(spec_to_mapping(replace(prepared.spec, snapshot=None)))
+    if as_json:
+        echo_json(launch)
+    else:
+        echo_lines(render_launch(launch, Terminal.from_stream()))
+    return 0
+
+
+def _finish(client: Client, run: RunDetail, after: _After) -> int:
+    """Say what was queued, then return, wait or follow."""
+    if after.follow:
+        return _follow(client, run, as_json=after.as_json)
+    if not after.as_json:
+        echo_lines(render_submitted(run, Terminal.from_stream()))
+    if after.wait:
+        return _wait(client, run, as_json=after.as_json)
+    if after.as_json:
+        echo_json(run)
+    return 0
+
+
+def _follow(client: Client, run: RunDetail, *, as_json: bool) -> int:
+    """Follow from the first attempt on; what was queued is said on stderr, so that stdout is the ranks' alone."""
+    if as_json:
+        click.echo(json.dumps({"run": run}))
+    else:
+        click.echo("\n".join(render_submitted(run, Terminal.from_stream(sys.stderr))), err=True)
+    ranks = [0] if num_ranks(run) > _MOST_FOLLOWED else None
+    if ranks and not as_json:
+        click.echo(f"Following rank 0 of {num_ranks(run)}; gangline logs {run['id']} --all-ranks has all.", err=True)
+    seen = max((event["seq"] for event in run["events"]), default=-1)
+    return follow_run(client, run["id"], Following(ranks=ranks, attempt=0, after=seen, as_json=as_json))
+
+
+def _wait(client: Client, run: RunDetail, *, as_json: bool) -> int:
+    try:
+        ended = wait_until_over(client, run["id"])
+    except KeyboardInterrupt:
+        say_detached(run["id"])
+        return EXIT_INTERRUPTED
+    assert ended is not None  # noqa: S101 - without a deadline it only returns at the end
+    if as_json:
+        echo_json(client.run(run["id"]))
+    else:
+        echo_lines([say_end(ended, Terminal.from_stream())])
+    return exit_code_of(ended)

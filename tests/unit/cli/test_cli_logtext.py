@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gangline.cli.logtext import LineAssembler, LogPrinter, strip_controls
+
+
+def chunk(text: str, rank: int = 0, *, complete: bool = False) -> dict[str, object]:
+    return {"rank": rank, "attempt": 0, "offset": 0, "next_offset": 0, "size": 0, "text": text, "complete": complete}
+
+
+def printed(*chunks: dict[str, object], labels: bool = False, raw: bool = False) -> str:
+    parts: list[str] = []
+    printer = LogPrinter(parts.append, (lambda rank: f"{rank} | ") if labels else None, raw=raw)
+    for item in chunks:
+        printer.feed(item)
+    printer.finish()
+    return "".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b[2K\x1b[1Aup", "up"),
+        ("\x1b]0;title\x07text", "text"),
+        ("\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\", "link"),
+        ("\x1bPq#0\x1b\\sixel", "sixel"),
+        ("\x1b(Bx\x1b7y\x1bc", "xy"),
+        ("\x9b31mred", "red"),
+        ("a\x00b\x07c\x7f\x85", "abc"),
+        ("tab\tand\nline", "tab\tand\nline"),
+    ],
+)
+def test_control_codes_are_taken_out(text: str, plain: str):
+    assert strip_controls(text) == (plain, "")
+
+
+@given(st.text(alphabet="ab\x1b[]31;m\x07\\\x9b\r\n\x00", max_size=60), st.integers(0, 60))
+def test_nothing_that_a_terminal_obeys_comes_out_however_it_is_cut(text: str, cut: int):
+    out = printed(chunk(text[:cut]), chunk(text[cut:]))
+    assert not set(out) & {"\x1b", "\x9b", "\x07", "\x00", "\r"}
+
+
+def test_an_escape_in_two_chunks_is_one():
+    assert printed(chunk("a\x1b[3"), chunk("1mb\n")) == "ab\n"
+
+
+def test_lines_of_several_ranks_are_labelled_whole():
+    out = printed(chunk("one "), chunk("eins\n", 1), chunk("more\n"), chunk("open", 1, complete=True), labels=True)
+    assert out == "1 | eins\n0 | one more\n1 | open\n"
+
+
+def test_a_single_rank_is_shown_at_once_even_within_a_line():
+    parts: list[str] = []
+    printer = LogPrinter(parts.append)
+    printer.feed(chunk("Proceed? "))
+    assert "".join(parts) == "Proceed? "
+    printer.feed(chunk("yes\nnext\n"))
+    assert "".join(parts) == "Proceed? yes\nnext\n"
+
+
+def test_only_the_newest_state_of_a_progress_bar_is_shown():
+    assert printed(chunk("".join(f"{i}%\r" for i in range(100))), chunk("100%\ndone\n")) == "99%\n100%\ndone\n"
+    assert printed(chunk("\r 50%\r100%\n")) == "100%\n"
+
+
+@pytest.mark.parametrize("pieces", [["a\r\nb\r\n"], ["a\r", "\nb\r\n"], ["a", "\r\n", "b\r\n"]])
+def test_line_ends_of_windows_are_line_ends(pieces: list[str]):
+    assert printed(*map(chunk, pieces)) == "a\nb\n"
+
+
+def test_memory_stays_bounded_without_line_ends():
+    assembler = LineAssembler()
+    total = 0
+    for _ in range(160):
+        total += sum(len(piece.text) for piece in assembler.feed("x" * 65_536))
+        assert len(assembler.pending) <= 65_536
+    total += sum(len(piece.text) for piece in assembler.finish())
+    assert total == 160 * 65_536
+
+
+def test_no_byte_of_a_long_line_is_lost_on_the_way():
+    assert printed(*[chunk("y" * 50_000) for _ in range(9)]) == "y" * 450_000 + "\n"
+
+
+def test_raw_text_passes_as_it_is():
+    assert printed(chunk("\x1b[31ma\rb"), raw=True) == "\x1b[31ma\rb"
+    assert printed(chunk("\x1b[31ma\n"), raw=True, labels=True) == "0 | \x1b[31ma\n"
