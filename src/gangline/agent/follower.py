@@ -15,7 +15,7 @@ from gangline.agent.gangwire import Connection, connect
 from gangline.agent.loop import Loop
 from gangline.agent.members import BEAT_S, silence_limit_s
 from gangline.agent.node import Node
-from gangline.agent.site import Site, complain, machine_id
+from gangline.agent.site import Journal, Site, complain, machine_id
 from gangline.rundir.files import Unreadable, read_json
 
 __all__ = ["EXIT_LEADER_LOST", "EXIT_NOT_JOINED", "Follower", "decide_pause_s"]
@@ -26,6 +26,7 @@ _CONNECT_S = 3.0
 _STALL_S = 5.0
 _LONGEST_PAUSE_S = 2.0
 _FIRST_PAUSE_S = 0.02
+_TELL_AFTER_TRIES = 5
 
 
 def decide_pause_s(tries: int, chance: float) -> float:
@@ -96,8 +97,18 @@ class Follower:
             self._loop.stop(EXIT_NOT_JOINED)
             return
         self._tries += 1
+        if where is not None and self._tries == _TELL_AFTER_TRIES:
+            self._tell_fault()
         chance = int.from_bytes(os.urandom(2), "little") / 65_536
         self._loop.after(decide_pause_s(self._tries, chance), self._try_to_join)
+
+    def _tell_fault(self) -> None:
+        """Say where the leader finds it why this node does not come; it may be the only word that gets there."""
+        begun = [attempt.number for attempt in self._site.run.attempts()]
+        journal = Journal(self._site.run, self._site.index)
+        journal.open(self._site.run.attempt(max([self._site.launch.first_attempt, *begun])))
+        journal.write("warning", text=f"Node {self._site.index} ({self._site.host}) cannot join: {self._fault}.")
+        journal.close()
 
     def _join(self, where: Mapping[str, Any]) -> bool:
         hosts = list(where.get("hosts") or [where["host"]])

@@ -23,6 +23,7 @@ from gangline.agent.storage import Resume, find_missing_outputs, resolve_resume
 from gangline.domain.errors import Transient
 from gangline.domain.phase import Reason
 from gangline.rundir.files import write_json
+from gangline.rundir.journal import read_journal
 
 __all__ = ["Leader"]
 
@@ -247,8 +248,14 @@ class Leader:
         missing = self._members.missing
         waited = f"{self._launch.stop.start_timeout_s:.0f} s"
         who = f"nodes {missing} did not join" if missing else "the ranks were not started"
-        self._fail(Reason.START_TIMEOUT, f"The gang was not complete after {waited}: {who}.")
+        told = "".join(f" {text}" for node in missing for text in self._words_of(node))
+        self._fail(Reason.START_TIMEOUT, f"The gang was not complete after {waited}: {who}.{told}")
         self._advance()
+
+    def _words_of(self, node: int) -> list[str]:
+        """What a node that did not join has left in its journal, where the two share a file system."""
+        events = read_journal(self._site.run.attempt(self._number - 1).events(node))
+        return [event["text"] for event in events if event["kind"] == "warning"][-1:]
 
     def _on_time_limit(self) -> None:
         limit = f"{self._launch.stop.time_limit_s:g} s"
@@ -308,7 +315,7 @@ class Leader:
     def _follow(self, outcome: Outcome) -> None:
         if outcome.next != "restart":
             self._step = "over"
-            self._members.send({"do": "exit"})
+            self._members.dismiss()
             self._loop.stop(0)
             return
         if outcome.free_retry:

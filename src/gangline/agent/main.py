@@ -65,7 +65,7 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
     sweep_earlier(marks)
     guardian = Guardian(marks)
     starter = _open_starter(run, spec)
-    exit_code = Agent(run, spec, node, starter).serve(os.environ)
+    exit_code = Agent(run, spec, node, starter, spared=guardian.pid).serve(os.environ)
     starter.close()
     guardian.dismiss()
     os.close(lock)
@@ -75,11 +75,12 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
 class Agent:
     """Puts the parts of one agent together."""
 
-    def __init__(self, run: RunDir, launch: LaunchSpec, index: int, starter: Starter) -> None:
+    def __init__(self, run: RunDir, launch: LaunchSpec, index: int, starter: Starter, *, spared: int) -> None:
         self._run = run
         self._launch = launch
         self._index = index
         self._starter = starter
+        self._spared = spared
         self._loop = Loop()
         self._probes: list[EnvironmentProbe] = []
 
@@ -126,6 +127,7 @@ class Agent:
         """The node's ranks, and everything that watches them beside."""
         journal = Journal(self._run, self._index)
         node = Node(site, loop=self._loop, starter=self._starter, journal=journal, report=report)
+        node.helpers.add(self._spared)
         system = SystemJournal(self._index)
         probe = EnvironmentProbe(site, self._loop, helpers=node.helpers)
         self._probes.append(probe)

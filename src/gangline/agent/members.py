@@ -93,6 +93,12 @@ class Members:
         write_json(folder.leader, where)
         self._loop.every(BEAT_S, self._beat)
 
+    def dismiss(self) -> None:
+        """Tell every follower that the launch is over."""
+        for member in self.by_node.values():
+            if member.connection is not None:
+                member.send({"do": "exit"})
+
     @property
     def missing(self) -> list[int]:
         """Nodes that have not joined, ascending."""

@@ -1,0 +1,174 @@
+"""Agents that are killed, gangs that do not come together, ports that are taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Gang
+
+pytestmark = [pytest.mark.integration, pytest.mark.faults]
+
+SLEEPER = """
+    import subprocess, sys, time
+    daemon = "import time; print('daemon up', flush=True); time.sleep(600)"
+    subprocess.Popen(["setsid", sys.executable, "-c", daemon])
+    time.sleep(600)
+"""
+
+
+def test_a_killed_follower_is_a_lost_node(gang: Gang) -> None:
+    gang.script(SLEEPER)
+    gang.start(nodes=2, restarts={"max_infrastructure_restarts": 1})
+    gang.until_running()
+    for rank in range(4):
+        gang.until_said("daemon up", rank=rank)
+    gang.agents[1].kill()
+    assert gang.agents[0].wait(30) == 0
+    result = gang.result()
+    assert (result["outcome"], result["reason"], result["next"]) == ("failed", "node_lost", "relaunch")
+    assert "Node 1" in result["message"]
+    assert gang.events("agent_lost")[0]["node"] == 1
+    gang.until(lambda: not gang.left_behind())
+
+
+def test_a_killed_leader_takes_the_gang_with_it(gang: Gang) -> None:
+    gang.script(SLEEPER)
+    gang.start(nodes=2)
+    gang.until_running()
+    for rank in range(4):
+        gang.until_said("daemon up", rank=rank)
+    gang.agents[0].kill()
+    assert gang.agents[1].wait(30) == 4
+    gang.until(lambda: not gang.left_behind())
+    assert gang.events("cleared", node=1)
+
+
+def test_the_next_launch_never_reuses_the_number_of_an_attempt(gang: Gang) -> None:
+    gang.script("import os, time; print('up'); time.sleep(600 * (os.environ['GANGLINE_ATTEMPT'] == '0'))")
+    gang.start(procs_per_node=1)
+    gang.until_said("up")
+    gang.agents[0].kill()
+    gang.agents[0].wait()
+    gang.run_to_end(procs_per_node=1, launch=1, first_attempt=0)
+    assert not gang.attempt(0).result.exists()
+    assert gang.result(1)["outcome"] == "succeeded"
+
+
+def test_a_stopped_agent_process_does_not_stop_the_ranks_from_writing(gang: Gang) -> None:
+    gang.script("""
+        import time
+        for number in range(100):
+            print(number, flush=True)
+            time.sleep(0.02)
+    """)
+    gang.start(procs_per_node=1)
+    gang.until_said("3\n")
+    gang.agents[0].send_signal(signal.SIGSTOP)
+    gang.until_said("99\n")
+    gang.agents[0].send_signal(signal.SIGCONT)
+    gang.wait()
+    assert gang.result()["outcome"] == "succeeded"
+
+
+def test_a_gang_that_does_not_come_together_fails(gang: Gang) -> None:
+    gang.script("print('never')")
+    gang.write_launch(nodes=2, stop={"start_timeout_s": 0.2})
+    gang.start_agent(0)
+    gang.wait()
+    result = gang.result()
+    assert (result["reason"], result["exit_code"]) == ("start_timeout", 71)
+    assert "[1]" in result["message"]
+    assert gang.log() == ""
+
+
+def test_strangers_are_not_let_in(gang: Gang) -> None:
+    gang.script("print('done')")
+    gang.write_launch(nodes=2)
+    gang.start_agent(0)
+    gang.until(gang.run.launch(0).leader.exists)
+    port = json.loads(gang.run.launch(0).leader.read_text())["port"]
+    hello = b'{"hello": 1, "token": "%s", "host": "x", "address": "127.0.0.1", "pid": 1, "machine": "m"}\n'
+    for said in (hello % b"wrong", b"GET / HTTP/1.1\r\n\r\n", b"[1]\n", b"x" * 100_000, b'{"hello": 7}\n'):
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+            stranger.sendall(said)
+            try:
+                assert stranger.recv(100) == b""
+            except ConnectionResetError:
+                continue
+    gang.start_agent(1)
+    gang.wait()
+    assert gang.result()["outcome"] == "succeeded"
+
+
+def test_a_port_that_somebody_else_holds_costs_nothing(gang: Gang) -> None:  # L1
+    gang.script("""
+        import os
+        if os.environ["GANGLINE_ATTEMPT"] == "0":
+            port = os.environ["MASTER_PORT"]
+            raise RuntimeError(f"The server socket has failed to listen. port: {port}, name: EADDRINUSE, address already in use")
+    """)
+    gang.run_to_end(restarts={"max_restarts": 0, "max_infrastructure_restarts": 0}, procs_per_node=1)
+    first = gang.result(0)
+    assert (first["reason"], first["next"], first["budget"]) == ("rendezvous_failed", "restart", None)
+    assert gang.result(1)["outcome"] == "succeeded"
+
+
+def test_gangs_that_start_together_get_different_ports(make_gang: Callable[[], Gang]) -> None:  # L1
+    gangs = [make_gang() for _ in range(5)]
+    for one in gangs:
+        one.script("""
+            import os, socket, time
+            if os.environ["RANK"] == "0":
+                server = socket.create_server(("", int(os.environ["MASTER_PORT"])))
+                server.accept()
+            else:
+                while True:
+                    try:
+                        socket.create_connection((os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))).close()
+                        break
+                    except OSError:
+                        time.sleep(0.01)
+        """)
+        one.start()
+    for one in gangs:
+        one.wait()
+    assert [one.result()["outcome"] for one in gangs] == ["succeeded"] * 5
+    assert all(len(one.run.attempts()) == 1 for one in gangs)
+
+
+def test_a_host_name_that_nobody_resolves_does_no_harm(gang: Gang, tmp_path: Path) -> None:  # L2
+    fake = tmp_path / "bin" / "hostname"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\necho node-does-not-exist\n")
+    fake.chmod(0o755)
+    gang.script("import os; print(os.environ['MASTER_ADDR'])")
+    gang.write_launch(nodes=2)
+    path = f"{fake.parent}{os.pathsep}{os.environ['PATH']}"
+    gang.start_agent(0, GANGLINE_ADDRESS="", PATH=path)
+    gang.start_agent(1, GANGLINE_ADDRESS="", PATH=path)
+    gang.wait()
+    assert gang.result()["outcome"] == "succeeded"
+    assert gang.log(3).strip().count(".") == 3
+
+
+def test_an_address_that_cannot_be_reached_is_named(gang: Gang) -> None:  # L2
+    gang.script("print('never')")
+    gang.write_launch(nodes=2, stop={"start_timeout_s": 3.0})
+    gang.start_agent(0)
+    leader = gang.run.launch(0).leader
+    where = json.loads(gang.until(lambda: leader.exists() and leader.read_text()))
+    leader.write_text(json.dumps({**where, "hosts": ["node-does-not-exist.invalid"], "machine": "another"}))
+    gang.start_agent(1)
+    assert gang.agents[0].wait(30) == 0
+    result = gang.result()
+    assert result["reason"] == "start_timeout"
+    assert "node-does-not-exist.invalid" in result["message"]

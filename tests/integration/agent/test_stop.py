@@ -1,0 +1,181 @@
+"""Stops: notices, grace, and that nothing outlives them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Gang
+
+pytestmark = pytest.mark.integration
+
+HANDLER = """
+    import os, signal, sys, time
+    def save(*_):
+        for part in range(10):
+            time.sleep(0.1)
+            open(f"saved-{os.environ['RANK']}", "a").write(f"{part}\\n")
+        print("saved", flush=True)
+        sys.exit(0)
+    signal.signal(signal.SIGTERM, save)
+    print("up", flush=True)
+    while True:
+        time.sleep(0.05)
+"""
+
+
+def test_a_stop_reaches_every_rank_and_waits_for_the_handlers(gang: Gang) -> None:
+    gang.script(HANDLER)
+    gang.start(nodes=2)
+    for rank in range(4):
+        gang.until_said("up", rank=rank)
+    gang.stop()
+    gang.wait()
+    result = gang.result()
+    assert (result["outcome"], result["reason"], result["exit_code"]) == ("stopped", "stopped_by_user", 130)
+    assert "alice" in result["message"]
+    assert result["next"] == "end"
+    for rank in range(4):
+        assert len((gang.run.code / f"saved-{rank}").read_text().splitlines()) == 10
+        assert gang.log(rank).endswith("saved\n")  # G2
+    notice = json.loads(gang.attempt().notice.read_text())
+    assert notice["kind"] == "stop"
+    assert notice["deadline"] > notice["time"]
+
+
+def test_python_inside_of_a_shell_wrapper_gets_the_signal_and_its_grace(gang: Gang) -> None:  # F2
+    gang.script(HANDLER)
+    gang.start(entry_kind="command", entry=f"{sys.executable} train.py; true", procs_per_node=1)
+    gang.until_said("up")
+    gang.stop(grace_s=20.0)
+    gang.wait()
+    assert len((gang.run.code / "saved-0").read_text().splitlines()) == 10
+    assert gang.result()["outcome"] == "stopped"
+
+
+def test_ranks_that_ignore_the_signal_are_killed_after_the_grace(gang: Gang) -> None:
+    gang.script("""
+        import signal, time
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("up", flush=True)
+        time.sleep(600)
+    """)
+    gang.start(nodes=2)
+    for rank in range(4):
+        gang.until_said("up", rank=rank)
+    gang.stop(grace_s=0.3)
+    gang.wait()
+    result = gang.result()
+    assert {one["signal"] for one in result["ranks"]} == {9}
+    assert result["outcome"] == "stopped"
+    assert gang.events("killed")
+
+
+def test_workers_of_a_training_process_live_on_while_it_saves(gang: Gang) -> None:
+    gang.script("""
+        import multiprocessing, signal, sys, time
+        def work(queue):
+            signal.signal(signal.SIGTERM, lambda *_: sys.exit(9))
+            print("up", flush=True)
+            while True:
+                queue.put(1)
+                time.sleep(0.05)
+        if __name__ == "__main__":
+            queue = multiprocessing.Queue()
+            worker = multiprocessing.Process(target=work, args=(queue,), daemon=True)
+            worker.start()
+            stop = []
+            signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+            while not stop:
+                queue.get()
+            for _ in range(5):
+                queue.get()
+            print("worker alive", worker.is_alive(), flush=True)
+    """)
+    gang.start(procs_per_node=1)
+    gang.until_said("up")
+    gang.stop()
+    gang.wait()
+    assert "worker alive True" in gang.log()
+
+
+def test_a_failure_kills_ranks_that_could_only_set_a_flag(gang: Gang) -> None:
+    gang.script("""
+        import os, signal, time
+        signal.signal(signal.SIGTERM, lambda *_: None)
+        if os.environ["RANK"] == "0":
+            while not os.path.exists("up"):
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        where = os.environ["GANGLINE_RUN_DIR"] + "/attempts/0/rank-00001.cooperative"
+        open(where, "w").close()
+        open("up", "w").close()
+        time.sleep(600)
+    """)
+    result = gang.run_to_end(stop={"failure_grace_s": 60.0})
+    assert result["ranks"][1]["signal"] == 9
+    assert result["ended"] - result["first_failure"]["time"] < 30
+
+
+def test_a_time_limit_ends_the_attempt_with_a_notice(gang: Gang) -> None:
+    gang.script(HANDLER)
+    result = gang.run_to_end(stop={"time_limit_s": 1.0, "grace_s": 10.0}, procs_per_node=1)
+    assert (result["outcome"], result["reason"], result["exit_code"]) == ("failed", "time_limit", 124)
+    assert gang.log().endswith("saved\n")
+    assert json.loads(gang.attempt().notice.read_text())["kind"] == "time_limit"
+    assert any("time limit" in event["text"] for event in gang.events("warning"))
+
+
+def test_a_time_limit_may_count_as_a_stop(gang: Gang) -> None:
+    gang.script("import time; time.sleep(600)")
+    result = gang.run_to_end(stop={"time_limit_s": 0.2, "on_time_limit": "stop"}, procs_per_node=1)
+    assert (result["outcome"], result["reason"]) == ("stopped", "time_limit")
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_signal_to_an_agent_preempts_the_gang(gang: Gang, node: int) -> None:
+    gang.script(HANDLER)
+    gang.start(nodes=2, procs_per_node=1)
+    gang.until_running()
+    for rank in range(2):
+        gang.until_said("up", rank=rank)
+    gang.agents[node].terminate()
+    assert set(gang.wait().values()) == {0}
+    result = gang.result()
+    assert (result["outcome"], result["reason"], result["next"]) == ("preempted", "preempted", "relaunch")
+    assert all(gang.log(rank).endswith("saved\n") for rank in range(2))
+
+
+def test_a_stop_while_the_gang_waits_to_restart_ends_it(gang: Gang) -> None:
+    gang.script("raise SystemExit(1)")
+    gang.start(restarts={"max_restarts": 5, "backoff_s": 60.0}, restarts_used={"user": 1})
+    gang.until(lambda: gang.attempt(0).result.exists())
+    gang.stop()
+    gang.wait()
+    assert (gang.result()["attempt"], gang.result()["outcome"]) == (1, "stopped")
+
+
+def test_a_stop_before_the_gang_is_complete_ends_it(gang: Gang) -> None:
+    gang.script("print('never')")
+    gang.write_launch(nodes=2)
+    gang.start_agent(0)
+    gang.until(lambda: gang.events("agent_started"))
+    gang.stop()
+    gang.wait()
+    assert gang.result()["outcome"] == "stopped"
+
+
+def test_requests_that_are_not_known_are_reported(gang: Gang) -> None:
+    gang.script("import time; time.sleep(600)")
+    gang.start(procs_per_node=1)
+    gang.until_running()
+    with gang.run.control.open("a") as file:
+        file.write('{"kind": "dance"}\nnot json\n')
+    gang.until(lambda: any("dance" in event["text"] for event in gang.events("warning")))
+    gang.stop(grace_s=0.0)
+    gang.wait()
+    assert gang.result()["outcome"] == "stopped"
