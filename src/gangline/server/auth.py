@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gangline.domain.errors import GanglineError, InvalidRequest, Unauthorized
 from gangline.domain.version import VERSION
-from gangline.server.errors import answer_for, answer_unexpected
+from gangline.server.errors import answer_for
 
 __all__ = ["Gate"]
 
@@ -24,7 +24,7 @@ _VERSION_HEADER = (b"x-gangline-version", VERSION.encode())
 
 
 class Gate:
-    """ASGI middleware: refuses strangers, answers what the routes did not catch, adds the version.
+    """ASGI middleware: refuses strangers, and adds the version to what it lets through.
 
     Args:
         token: what `Authorization: Bearer …` has to carry.
@@ -38,25 +38,14 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = False
 
         async def send_with_version(message: Message) -> None:
-            nonlocal begun
             if message["type"] == "http.response.start":
-                begun = True
                 message["headers"] = [*message.get("headers", []), _VERSION_HEADER]
             await send(message)
 
         refusal = self._refuse({name.lower(): value for name, value in scope["headers"]})
-        if refusal is not None:
-            await refusal(scope, receive, send_with_version)
-            return
-        try:
-            await self._app(scope, receive, send_with_version)
-        except Exception as error:  # noqa: BLE001 - logged under a number that the answer names
-            answer = answer_unexpected(error)
-            if not begun:
-                await answer(scope, receive, send_with_version)
+        await (refusal or self._app)(scope, receive, send_with_version)
 
     def _refuse(self, headers: Mapping[bytes, bytes]) -> Response | None:
         try:

@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gangline.domain.errors import Conflict, GanglineError, InvalidRequest, NotFound
 from gangline.server.answers import json_answer
@@ -32,9 +33,32 @@ def install(app: FastAPI) -> None:
         status = error.status_code if isinstance(error, HTTPException) else HTTPStatus.INTERNAL_SERVER_ERROR
         return _for_status(request, status)
 
+    app.add_middleware(_Catch)
     app.add_exception_handler(GanglineError, on_purpose)
     app.add_exception_handler(RequestValidationError, not_valid)
     app.add_exception_handler(HTTPException, of_http)
+
+
+class _Catch:
+    """ASGI middleware: answers what no handler knows. An answer that has begun breaks off, so that a client notices."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception as error:
+            if begun:
+                raise
+            await answer_unexpected(error)(scope, receive, send)
 
 
 def answer_for(error: Exception) -> Response:

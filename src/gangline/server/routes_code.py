@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import anyio.from_thread
 from fastapi import APIRouter, Request
@@ -30,10 +30,6 @@ class MissingBody(BaseModel):
     digests: list[str]
 
 
-class _Stream(Protocol):
-    def stream(self) -> AsyncIterator[bytes]: ...
-
-
 def make_router(parts: Parts) -> APIRouter:
     """`/objects` and `/snapshots`."""
     router = APIRouter(tags=["code"])
@@ -51,9 +47,9 @@ def _add_uploads(router: APIRouter, parts: Parts) -> None:
     @router.put("/objects/{digest}")
     async def put_object(digest: str, request: Request) -> dict[str, int]:
         """One content, as raw bytes of any size: `{"stored": 0 or 1}`."""
-        chunks = _pulled(request)
-        stored = await run_in_threadpool(parts.objects.put_bytes, _checked_digest(digest), chunks)
-        async for _ in request.stream():
+        stream = request.stream()
+        stored = await run_in_threadpool(parts.objects.put_bytes, _checked_digest(digest), _pulled(stream))
+        async for _ in stream:
             pass  # it was here already: the client may finish what it sends
         return {"stored": int(stored)}
 
@@ -122,9 +118,8 @@ def _store_all(parts: Parts, body: bytes) -> int:
     return sum(parts.objects.put_bytes(_checked_digest(digest), [bytes(data)]) for digest, data in parse_contents(body))
 
 
-def _pulled(request: _Stream) -> Iterator[bytes]:
+def _pulled(stream: AsyncIterator[bytes]) -> Iterator[bytes]:
     """A request's body for code that runs in a worker thread; read only as fast as it is stored."""
-    stream = request.stream()
 
     async def next_chunk() -> bytes | None:
         return await anext(stream, None)

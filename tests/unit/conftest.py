@@ -1,0 +1,65 @@
+"""The API over fakes, without a socket: what the server's and the client's tests share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from starlette.types import ASGIApp
+
+from gangline.client.client import Client
+from gangline.rundir.home import Home
+from gangline.server.app import make_app
+from gangline.server.parts import Parts, Stopping
+from gangline.snapshot.objects import ObjectStore
+from gangline.testing.commands import FakeCommands
+
+TOKEN = "secret-of-the-tests"
+
+
+@dataclass
+class Api:
+    commands: FakeCommands
+    parts: Parts
+    http: httpx.Client
+    home: Home
+
+    @property
+    def client(self) -> Client:
+        return Client(self.http)
+
+    def write_log(self, run: str, rank: int, data: bytes, attempt: int = 0) -> Path:
+        path = self.home.run(run).attempt(attempt).log(rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab") as file:
+            file.write(data)
+        return path
+
+
+class SyncAsgiTransport(httpx.BaseTransport):
+    """Answers the requests of a synchronous client from an ASGI application, one event loop for each."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return asyncio.run(self._answer(request, request.read()))
+
+    async def _answer(self, request: httpx.Request, body: bytes) -> httpx.Response:
+        inner = httpx.Request(request.method, request.url, headers=request.headers, content=body)
+        answer = await httpx.ASGITransport(self._app, raise_app_exceptions=False).handle_async_request(inner)
+        return httpx.Response(answer.status_code, headers=answer.headers, content=await answer.aread())
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[Api]:
+    commands, home = FakeCommands(), Home(tmp_path / "state").create()
+    parts = Parts(commands=commands, objects=ObjectStore(home.path), home=home, started=1.0, stopping=Stopping())
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    app = make_app(parts, token=TOKEN)
+    with httpx.Client(transport=SyncAsgiTransport(app), base_url="http://127.0.0.1", headers=headers) as http:
+        yield Api(commands, parts, http, home)
