@@ -266,6 +266,6 @@ def _json_int(value: object, name: str, records: RecordWriter) -> str:
         return "null"
     number = _plain_number(value)
     if number is None or number != number or abs(number) >= _LARGEST_INT or number != int(number):  # noqa: PLR0124 - NaN
-        records.warn(f"gangline: `{name}` has to be a whole number, not {type(value).__name__}; it was left out")
+        records.warn(f"`{name}` has to be a whole number, not {type(value).__name__}; it was left out")
         return "null"
     return str(int(number))
