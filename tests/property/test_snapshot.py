@@ -1,5 +1,6 @@
 """Random trees come back byte for byte."""
-# ruff: noqa: PTH - names are bytes, which pathlib does not take
+# ruff: noqa: PTH101, PTH103, PTH115, PTH123, PTH211
+# Names are bytes here, which pathlib does not take.
 
 from __future__ import annotations
 

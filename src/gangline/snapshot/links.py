@@ -25,9 +25,9 @@ class LinkFate:
 def decide_link(root: str, path: str) -> LinkFate:
     """Decide about the link at `path` in `root`.
 
-    Links inside the tree stay. Where they go by an absolute path, or out of the tree and in again, they are rewritten to
-    lead into the copy, not into the working tree. A regular file outside of the tree is copied. A folder or
-    anything else outside stays outside: the link becomes absolute, and its content is no part of the snapshot.
+    Links inside the tree stay. Where they go by an absolute path, or out of the tree and in again, they are rewritten
+    to lead into the copy, not into the working tree. A regular file outside of the tree is copied. A folder or anything
+    else outside stays outside: the link becomes absolute, and its content is no part of the snapshot.
 
     Args:
         root: absolute and without links in it.
