@@ -22,6 +22,6 @@ def connect(*, start: bool = True) -> Client:
         ServerUnreachable: none runs and none was to be started, or it does not come up.
         VersionMismatch: the server that runs is of another version.
     """
-    from gangline.client.connect import connect as connect_client  # noqa: PLC0415 - httpx takes 100 ms to import
+    from gangline.client.connection import connect as connect_client  # noqa: PLC0415 - httpx takes 100 ms to import
 
     return connect_client(start=start)

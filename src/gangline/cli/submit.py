@@ -29,7 +29,7 @@ from gangline.wire.views import RunDetail
 
 if TYPE_CHECKING:
     from gangline.client.client import Client
-    from gangline.client.submit import Prepared
+    from gangline.client.submission import Prepared
 
 __all__ = ["command"]
 
@@ -118,7 +118,7 @@ def _nothing_to_run(folder: Path, file: Path | None) -> InvalidRequest:
 
 
 def _prepare(spec: RunSpec, include: tuple[str, ...]) -> Prepared:
-    from gangline.client.submit import prepare  # noqa: PLC0415 - imported once there is something to pack
+    from gangline.client.submission import prepare  # noqa: PLC0415 - imported once there is something to pack
 
     prepared = prepare(spec, include=include)
     for warning in prepared.packed.warnings:
@@ -127,7 +127,7 @@ def _prepare(spec: RunSpec, include: tuple[str, ...]) -> Prepared:
 
 
 def _send(client: Client, prepared: Prepared) -> RunDetail:
-    from gangline.client.submit import send  # noqa: PLC0415 - as above
+    from gangline.client.submission import send  # noqa: PLC0415 - as above
 
     return send(prepared, client=client, command=["gangline", *sys.argv[1:]])
 

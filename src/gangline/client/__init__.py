@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gangline.client.client import Client
-    from gangline.client.connect import connect
-    from gangline.client.submit import check, submit
+    from gangline.client.connection import connect
+    from gangline.client.submission import check, submit
     from gangline.domain.spec import (
         CheckpointPolicy,
         EntryKind,
@@ -48,9 +48,9 @@ __all__ = [
 
 _HOMES = {
     "Client": "gangline.client.client",
-    "check": "gangline.client.submit",
-    "connect": "gangline.client.connect",
-    "submit": "gangline.client.submit",
+    "check": "gangline.client.submission",
+    "connect": "gangline.client.connection",
+    "submit": "gangline.client.submission",
 }
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gangline.client.client import Client
-from gangline.client.connect import connect
+from gangline.client.connection import connect
 from gangline.client.entry import check_entry, relative_entry
 from gangline.client.shell import environment_prefix, find_python, inherited_variables
 from gangline.domain.errors import SnapshotRefused
