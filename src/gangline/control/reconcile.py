@@ -95,10 +95,10 @@ class Reconciler:
         seen = self._observe(held)
         for run in held:
             self._guarded(run, partial(self._reconcile, run, seen.get(run.id)))
-        for run in self._queue.place():
-            self._guarded(run, partial(self._submit, run))
         for run_id in set(self._watches) - {run.id for run in held}:
             del self._watches[run_id]
+        for run in self._queue.place():
+            self._guarded(run, partial(self._submit, run))
         self._is_busy = bool(held) or self._queue.is_waiting
 
     def busy(self) -> bool:
