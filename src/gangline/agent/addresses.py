@@ -1,4 +1,4 @@
-"""Addresses of this machine at which others may reach it, found without asking any name server. Standard library only."""
+"""Addresses at which others may reach this machine, found without asking any name server. Standard library only."""
 
 from __future__ import annotations
 

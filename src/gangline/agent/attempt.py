@@ -113,7 +113,7 @@ class Attempt:
         return self.nodes - lost <= self.cleared
 
     def first_failure(self) -> RankRecord | None:
-        """The rank that failed first, by time; ranks that the platform ended count only if they had failed before that."""
+        """The rank that failed first, by time; one that the platform ended counts only if it had failed before that."""
         failed = [record for record in self.ranks.values() if record.failed and self._by_itself(record)]
         return min(failed, key=lambda record: (record.failed_at, record.rank), default=None)
 

@@ -1,7 +1,7 @@
-"""The agent as one file: `gangline-agent.pyz`, which any Python >= 3.10 runs, and which also gives ranks `import gangline`.
+"""The agent as one file, which any Python >= 3.10 runs, and which also gives ranks `import gangline`.
 
-The same sources give the same bytes. Beside each source lies its bytecode for the interpreter that builds, which saves that
-interpreter (nearly always the one that runs the agent) the compiling; any other ignores it and reads the source.
+The same sources give the same bytes. Beside each source lies its bytecode for the interpreter that builds, which saves
+that interpreter (nearly always the one that runs the agent) the compiling; any other reads the source.
 Standard library only.
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from gangline.rundir.files import write_bytes
 
-__all__ = ["build_bundle", "bundle_name", "render_bundle"]
+__all__ = ["build", "bundle_name", "render_bundle"]
 
 PARTS = ("__init__.py", "domain", "rundir", "training", "agent")
 _MAIN = "import sys\nfrom gangline.agent.main import main\n\nif __name__ == '__main__':\n    sys.exit(main())\n"
@@ -27,7 +27,7 @@ _UNCHECKED_HASH = 0b01
 """Flag of PEP 552: the bytecode carries a hash of its source, which nobody compares."""
 
 
-def build_bundle(folder: Path) -> Path:
+def build(folder: Path) -> Path:
     """Put the bundle of this installation into a folder, unless it is there; its path.
 
     Its name holds the digest of its content, so that agents of an older version keep the file that they run from.

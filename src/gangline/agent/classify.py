@@ -113,7 +113,7 @@ def _fatal_signal(end: RankEnd) -> int | None:
 def _verdict_of_signal(end: RankEnd, who: str, number: int) -> Verdict:
     name = signal_name(number)
     if number != signal.SIGKILL:
-        # A rank that crashes (SIGSEGV, SIGABRT, SIGBUS) fails by its own code; one that is terminated fails by somebody's hand.
+        # SIGSEGV, SIGABRT, SIGBUS come from the rank's own code; SIGTERM comes from somebody's hand.
         by_hand = number in {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
         return Verdict(
             reason=Reason.KILLED if by_hand else Reason.USER_ERROR,

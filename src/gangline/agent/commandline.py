@@ -22,8 +22,8 @@ _CELL_MAGICS_THAT_RUN_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
 def render_argv(rank: RankStart, *, exists: Callable[[str], bool]) -> list[str]:
     """The argument vector of a rank.
 
-    A command that is one string with shell syntax runs under `bash -o pipefail`, so that the exit code of whatever fails in
-    a pipe is the rank's own.
+    A command that is one string with shell syntax runs under `bash -o pipefail`, so that the exit code of whatever
+    fails in a pipe is the rank's own.
 
     Args:
         exists: whether a program of exactly this name is there, relative to the rank's folder.
@@ -50,7 +50,7 @@ def render_script(notebook: str) -> str:
     """
     raw = json.loads(notebook)
     if not isinstance(raw, dict) or not isinstance(raw.get("cells"), list):
-        raise ValueError("it has no cells")
+        raise ValueError("it has no cells")  # noqa: TRY004 - what is wrong is the text
     cells = [cell for cell in raw["cells"] if cell.get("cell_type") == "code"]
     parts = [f"# Cell {number}\n{_cell(_source(cell))}" for number, cell in enumerate(cells, 1)]
     return "\n\n".join(parts) + "\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +34,7 @@ class ControlFile:
     def read(self) -> list[dict[str, Any]]:
         """Requests that were not seen yet."""
         try:
-            if os.stat(self._journal.path).st_size <= self._journal.offset:
+            if self._journal.path.stat().st_size <= self._journal.offset:
                 return []
         except OSError:
             return []

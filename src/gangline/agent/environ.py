@@ -11,7 +11,18 @@ from gangline.domain.spec import Strategy
 
 __all__ = ["AttemptTerms", "render_rank_environment", "scrub"]
 
-_LEAKING_PREFIXES = ("SLURM_", "SLURMD_", "PMI_", "PMIX_", "OMPI_", "PRTE_", "PALS_", "TORCHELASTIC_", "GANGLINE_", "ROLE_")
+_LEAKING_PREFIXES = (
+    "SLURM_",
+    "SLURMD_",
+    "PMI_",
+    "PMIX_",
+    "OMPI_",
+    "PRTE_",
+    "PALS_",
+    "TORCHELASTIC_",
+    "GANGLINE_",
+    "ROLE_",
+)
 _LEAKING_NAMES = frozenset(
     {
         "RANK",

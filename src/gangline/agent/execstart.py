@@ -1,7 +1,7 @@
 """Exec start: any program, as a fresh process. Standard library only.
 
-The child is forked here rather than by `subprocess`: what goes wrong before the program runs is written to the rank's own log,
-where people look, and ends the rank as a shell would (126, 127).
+The child is forked here rather than by `subprocess`: what goes wrong before the program runs is written to the rank's
+own log, where people look, and ends the rank as a shell would (126, 127).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from types import FrameType
 from typing import NoReturn
 
 from gangline.agent.commandline import render_argv
-from gangline.agent.inject import injected_environment
 from gangline.agent.processes import die_with_parent
 from gangline.agent.starter import RankExit, RankStart
 
@@ -30,16 +29,11 @@ _RSS_UNIT_BYTES = 1024
 
 
 class ExecStarter:
-    """Forks and executes; learns of ends by SIGCHLD, whose handler writes into a pipe that the loop watches.
-
-    Args:
-        injected: folder that `inject.write_injected` filled; put in front of the path of Python ranks. None: nothing is injected.
-    """
+    """Forks and executes; learns of ends by SIGCHLD, whose handler writes into a pipe that the loop watches."""
 
     mode = "exec"
 
-    def __init__(self, *, injected: Path | None = None) -> None:
-        self._injected = injected
+    def __init__(self) -> None:
         self._pids: set[int] = set()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -56,12 +50,11 @@ class ExecStarter:
         return frozenset()
 
     def start(self, rank: RankStart) -> int:
-        argv = render_argv(rank, exists=lambda name: os.path.isfile(os.path.join(rank.cwd, name)))
-        env = self._environment(rank)
+        argv = render_argv(rank, exists=lambda name: Path(rank.cwd, name).is_file())
         parent = os.getpid()
         pid = os.fork()
         if pid == 0:
-            _become(rank, argv, env, parent)
+            _become(rank, argv, parent)
         self._pids.add(pid)
         return pid
 
@@ -77,11 +70,6 @@ class ExecStarter:
         signal.signal(signal.SIGCHLD, self._old_handler)
         os.close(self._wake_read)
         os.close(self._wake_write)
-
-    def _environment(self, rank: RankStart) -> Mapping[str, str]:
-        if self._injected is None or rank.entry_kind == "command":
-            return rank.env
-        return injected_environment(rank, folder=self._injected)
 
     def _on_child(self, _number: int, _frame: FrameType | None) -> None:
         with suppress(BlockingIOError):
@@ -105,7 +93,7 @@ def _wait(pid: int) -> RankExit | None:
     return exit_of(pid, status, peak_rss_bytes=usage.ru_maxrss * _RSS_UNIT_BYTES)
 
 
-def _become(rank: RankStart, argv: Sequence[str], env: Mapping[str, str], parent: int) -> NoReturn:
+def _become(rank: RankStart, argv: Sequence[str], parent: int) -> NoReturn:
     """In the child: turn into the rank's program. Whatever happens, this never returns into the agent's code."""
     status = _NOT_EXECUTABLE
     try:
@@ -114,7 +102,7 @@ def _become(rank: RankStart, argv: Sequence[str], env: Mapping[str, str], parent
         _reset_signals()
         _open_streams(rank.log_path)
         os.chdir(rank.cwd)
-        _execute(argv, env)
+        _execute(argv, rank.env)
     except OSError as error:
         status = _NOT_FOUND if error.errno == errno.ENOENT else _NOT_EXECUTABLE
         _say(f"gangline: cannot start `{argv[0]}` in {rank.cwd}: {error.strerror or error}\n")
@@ -126,11 +114,12 @@ def _become(rank: RankStart, argv: Sequence[str], env: Mapping[str, str], parent
 
 def _execute(argv: Sequence[str], env: Mapping[str, str]) -> None:
     try:
-        os.execvpe(argv[0], list(argv), env)
+        os.execvpe(argv[0], list(argv), env)  # noqa: S606 - what this is for
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
-    os.execvpe("sh", ["sh", *argv], env)  # a script without a first line that names its interpreter, as shells do
+    # A script without a first line that names its interpreter: as shells do.
+    os.execvpe("sh", ["sh", *argv], env)  # noqa: S606
 
 
 def _reset_signals() -> None:
@@ -140,7 +129,7 @@ def _reset_signals() -> None:
 
 
 def _open_streams(log_path: str) -> None:
-    """stdin is empty, stdout and stderr are the log file itself."""
+    """Stdin is empty, stdout and stderr are the log file itself."""
     log = os.open(log_path, _LOG_FLAGS, 0o644)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)

@@ -6,6 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -74,7 +75,7 @@ class Follower:
             self._connection.send(message)
 
     def on_signal(self) -> None:
-        """This agent was told to end: the leader decides for the whole gang."""
+        """Somebody told this agent to end: the leader decides for the whole gang."""
         if self._connection is None:
             self._loop.stop(EXIT_NOT_JOINED)
         else:
@@ -139,7 +140,7 @@ class Follower:
             "machine": self._machine,
         }
 
-    def _joined(self, peer: Any, received: bytes) -> None:
+    def _joined(self, peer: socket.socket, received: bytes) -> None:
         if self._make_node is not None:
             self._node = self._make_node(self._address)
         self._connection = Connection(

@@ -1,7 +1,7 @@
-"""A tiny process beside each agent that outlives it for one purpose: when the agent is killed, so is all that it started.
+"""A tiny process beside each agent, for one purpose: when the agent is killed, so is all that it started.
 
-It is forked from the agent, waits on a pipe whose other end the agent alone holds, and finds processes by the variables that
-every rank and helper of this agent was started with. Standard library only.
+It is forked from the agent, waits on a pipe whose other end the agent alone holds, and finds processes by the variables
+that every rank and helper of this agent was started with. Standard library only.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def sweep(marks: Mapping[str, str], *, patience_s: float = _PATIENCE_S) -> int:
 
 
 def sweep_earlier(marks: Mapping[str, str]) -> int:
-    """Kill what earlier launches left on this node (their agent and its guardian were both killed); how many there were."""
+    """Kill what earlier launches left here (agent and guardian were both killed); how many there were."""
     killed = 0
     for launch in range(int(marks["GANGLINE_LAUNCH"])):
         killed += sweep({**marks, "GANGLINE_LAUNCH": str(launch)})

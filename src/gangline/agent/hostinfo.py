@@ -1,4 +1,4 @@
-"""What a node is: `environment.json`. The user's own interpreter is asked, in a process of low priority that stops nothing.
+"""What a node is: `environment.json`. The user's own interpreter is asked, at low priority, while ranks run.
 
 Standard library only.
 """
@@ -49,7 +49,11 @@ print(json.dumps({
 }))
 """
 _TOOLS = {
-    "nvidia": ["nvidia-smi", "--query-gpu=index,name,memory.total,driver_version,uuid", "--format=csv,noheader,nounits"],
+    "nvidia": [
+        "nvidia-smi",
+        "--query-gpu=index,name,memory.total,driver_version,uuid",
+        "--format=csv,noheader,nounits",
+    ],
     "amd": ["rocm-smi", "--showproductname", "--showdriverversion", "--showmeminfo", "vram", "--json"],
 }
 
@@ -114,7 +118,11 @@ class EnvironmentProbe:
         self._answers[name] = ""
         try:
             child = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
             )
         except OSError as error:
             complain(f"{argv[0]} cannot be asked: {error}")
@@ -154,7 +162,7 @@ class EnvironmentProbe:
         for number in sorted(self._attempts):
             try:
                 write_json(self._site.run.attempt(number).environment(self._site.index), facts)
-            except OSError as error:
+            except OSError as error:  # noqa: PERF203 - a handful at most
                 complain(f"environment.json cannot be written: {error}")
         self._attempts.clear()
 

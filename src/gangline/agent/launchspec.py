@@ -142,7 +142,16 @@ def _typed(raw: Mapping[str, Any], default_checkpoints: Path) -> LaunchSpec:
     )
 
 
-_PLAIN = ("workdir", "env", "unbuffered", "device_kind", "cpus_per_rank", "snapshot_digest", "delay_s", "control_offset")
+_PLAIN = (
+    "workdir",
+    "env",
+    "unbuffered",
+    "device_kind",
+    "cpus_per_rank",
+    "snapshot_digest",
+    "delay_s",
+    "control_offset",
+)
 
 
 def _checkpoint(raw: Mapping[str, Any], default: Path) -> CheckpointPolicy:

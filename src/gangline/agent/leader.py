@@ -1,7 +1,8 @@
-"""The agent of node 0: it owns the gang. It numbers attempts, starts and ends them on all nodes, decides what follows.
+"""The agent of node 0: it owns the gang. It numbers attempts, starts and ends them, decides what follows.
 
-One attempt goes through: gather (all agents join) → prepare (each node says that it can start) → start → running → ending
-(no process is left on any node) → result. `_advance` takes the next step whenever something was learnt. Standard library only.
+One attempt goes through: gather (all agents join) → prepare (each node says that it can start) → start → run → the
+end (no process is left on any node) → result. `_advance` takes the next step whenever something was learnt.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -94,7 +95,11 @@ class Leader:
         if self._attempt is None:
             self._open_attempt()
         by = f" by {request.by}" if request.by else ""
-        told = {"stop": f"Stopped{by}.", "preemption": f"Preempted{by}.", "time_limit": f"The time limit was reached{by}."}
+        told = {
+            "stop": f"Stopped{by}.",
+            "preemption": f"Preempted{by}.",
+            "time_limit": f"The time limit was reached{by}.",
+        }
         reason = Reason.PREEMPTED if request.cause == "preemption" else None
         ending = Ending(cause=request.cause, time=time.time(), reason=reason, message=told[request.cause])
         grace_s = self._launch.stop.grace_s if request.grace_s is None else request.grace_s
@@ -230,8 +235,7 @@ class Leader:
             "resume_step": attempt.resume.step,
             "cluster": self._cluster(attempt),
         }
-        for node in sorted(attempt.nodes, reverse=True):
-            self._members.by_node[node].send({**order, "machine_agents": self._members.same_machine(node)})
+        self._members.send(order)
 
     def _run(self, attempt: Attempt) -> None:
         self._step = "run"
@@ -270,7 +274,7 @@ class Leader:
         self._end(Ending(cause="failure", time=time.time(), reason=reason, message=message))
 
     def _end(self, ending: Ending, *, grace_s: float | None = None) -> None:
-        """Have the attempt ended on all nodes. A second call can only make it end sooner, or turn a failure into a stop."""
+        """Have the attempt ended on all nodes. A second call makes it end sooner, or turns a failure into a stop."""
         attempt = self._attempt
         if attempt is None:
             return

@@ -11,7 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from _typeshed import FileDescriptorLike
 
 __all__ = ["Loop", "Timer"]
 
@@ -41,15 +44,15 @@ class Loop:
         self.stalled_s = 0.0
         """How late the loop last was: large after this machine was suspended."""
 
-    def watch(self, source: Any, call: Callable[[], None], *, writable: bool = False) -> None:
-        """Call whenever a file object or descriptor is readable (or, when asked, writable). Again: replaces the call."""
+    def watch(self, source: FileDescriptorLike, call: Callable[[], None], *, writable: bool = False) -> None:
+        """Call whenever a file object or descriptor is readable (or, if asked, writable); replaces an earlier call."""
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if writable else 0)
         if self._watched(source):
             self._selector.modify(source, events, call)
         else:
             self._selector.register(source, events, call)
 
-    def unwatch(self, source: Any) -> None:
+    def unwatch(self, source: FileDescriptorLike) -> None:
         """Forget a source; harmless when it is not watched."""
         if self._watched(source):
             self._selector.unregister(source)
@@ -101,7 +104,7 @@ class Loop:
             self._run_due()
         return self._exit_code
 
-    def _watched(self, source: Any) -> bool:
+    def _watched(self, source: FileDescriptorLike) -> bool:
         try:
             return source in self._selector.get_map()
         except ValueError:  # closed, and not watched

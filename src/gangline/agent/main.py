@@ -1,7 +1,7 @@
 """Command line of the agent: `agent RUN_DIR --launch N --node I`. Standard library only.
 
-Exit codes: 0 the launch came to its end (or another agent of the same node is at it already), 3 the gang was never joined,
-4 the leader was lost, 64 the call cannot be, 70 a fault of the agent itself.
+Exit codes: 0 the launch came to its end (or another agent of the same node is at it already), 3 the gang was never
+joined, 4 the leader was lost, 64 the call cannot be, 1 a fault of the agent itself.
 """
 
 from __future__ import annotations
@@ -10,25 +10,29 @@ import fcntl
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gangline.agent.addresses import LOOPBACK
+from gangline.agent.addresses import LOOPBACK, is_loopback
+from gangline.agent.choose import ReasonedStarter, StarterPlan, open_starter
+from gangline.agent.commandline import write_notebook_script
+from gangline.agent.environ import AttemptTerms
 from gangline.agent.execstart import ExecStarter
 from gangline.agent.follower import Follower
 from gangline.agent.guardian import Guardian, marks_of, sweep_earlier
 from gangline.agent.hostinfo import EnvironmentProbe
-from gangline.agent.inject import write_injected
-from gangline.agent.launchspec import LaunchSpec, load_launch
+from gangline.agent.launchspec import load_launch
 from gangline.agent.leader import Leader
 from gangline.agent.loop import Loop
 from gangline.agent.node import Node
 from gangline.agent.processes import adopt_orphans
 from gangline.agent.sampler import SystemJournal
 from gangline.agent.site import Journal, Site
-from gangline.agent.starter import Starter
 from gangline.domain.errors import GanglineError, InvalidRequest
+from gangline.domain.spec import EntryKind
 from gangline.rundir.layout import RunDir
 
 __all__ = ["main"]
@@ -64,8 +68,14 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
     marks = marks_of(str(run.path), launch=launch, node=node)
     sweep_earlier(marks)
     guardian = Guardian(marks)
-    starter = _open_starter(run, spec)
-    exit_code = Agent(run, spec, node, starter, spared=guardian.pid).serve(os.environ)
+    # Addresses are given where all agents are on one machine; they then share its CPUs, too.
+    advertised = os.environ.get("GANGLINE_ADDRESS") or None
+    agents_here = spec.nodes if advertised is not None and is_loopback(advertised) else 1
+    site = Site(
+        launch=spec, run=run, index=node, host=os.uname().nodename, address=advertised or "", agents_here=agents_here
+    )
+    starter = _open_starter(site)
+    exit_code = Agent(site, starter, spared=guardian.pid).serve(advertised)
     starter.close()
     guardian.dismiss()
     os.close(lock)
@@ -75,31 +85,28 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
 class Agent:
     """Puts the parts of one agent together."""
 
-    def __init__(self, run: RunDir, launch: LaunchSpec, index: int, starter: Starter, *, spared: int) -> None:
-        self._run = run
-        self._launch = launch
-        self._index = index
+    def __init__(self, site: Site, starter: ReasonedStarter, *, spared: int) -> None:
+        self._site = site
         self._starter = starter
         self._spared = spared
         self._loop = Loop()
         self._probes: list[EnvironmentProbe] = []
 
-    def serve(self, environ: Mapping[str, str]) -> int:
+    def serve(self, advertised: str | None) -> int:
         """Serve until the launch is over; the exit code."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        advertised = environ.get("GANGLINE_ADDRESS") or None
-        actor = self._lead(advertised) if self._index == 0 else self._follow(advertised)
+        actor = self._lead(advertised) if self._site.index == 0 else self._follow(advertised)
         try:
             return self._loop.run()
         finally:
+            actor.close()
             for probe in self._probes:
                 probe.finish()
-            actor.close()
 
     def _lead(self, advertised: str | None) -> Leader:
-        site = self._site(advertised or LOOPBACK)
+        site = replace(self._site, address=advertised or LOOPBACK)
         leader = Leader(site, self._loop, advertised=advertised)
-        # Reports wait for the loop's next turn, so that the node is never asked something in the middle of its own work.
+        # Reports wait for the loop's next turn, so that the node is never called in the middle of its own work.
         node = self._node(site, report=self._later(lambda said: leader.hear(0, said)))
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(number, lambda: leader.hear(0, {"say": "signalled"}))
@@ -107,10 +114,10 @@ class Agent:
         return leader
 
     def _follow(self, advertised: str | None) -> Follower:
-        follower = Follower(self._site(""), self._loop, advertised=advertised)
+        follower = Follower(self._site, self._loop, advertised=advertised)
         for number in (signal.SIGTERM, signal.SIGINT):
             self._loop.on_signal(number, follower.on_signal)
-        follower.begin(lambda address: self._node(self._site(address), report=follower.report))
+        follower.begin(lambda address: self._node(replace(self._site, address=address), report=follower.report))
         return follower
 
     def _later(self, call: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
@@ -119,16 +126,12 @@ class Agent:
 
         return report
 
-    def _site(self, address: str) -> Site:
-        host = os.uname().nodename
-        return Site(launch=self._launch, run=self._run, index=self._index, host=host, address=address)
-
     def _node(self, site: Site, report: Callable[[dict[str, Any]], None]) -> Node:
         """The node's ranks, and everything that watches them beside."""
-        journal = Journal(self._run, self._index)
+        journal = Journal(site.run, site.index)
         node = Node(site, loop=self._loop, starter=self._starter, journal=journal, report=report)
         node.helpers.add(self._spared)
-        system = SystemJournal(self._index)
+        system = SystemJournal(site.index)
         probe = EnvironmentProbe(site, self._loop, helpers=node.helpers)
         self._probes.append(probe)
         node.on_started = lambda attempt: self._after_start(probe, attempt)
@@ -142,10 +145,25 @@ class Agent:
         self._loop.after(_ASK_AFTER_S, probe.ask)
 
 
-def _open_starter(run: RunDir, launch: LaunchSpec) -> Starter:
-    injected = run.launch(launch.launch).path / "injected"
-    write_injected(injected)
-    return ExecStarter(injected=injected)
+def _open_starter(site: Site) -> ReasonedStarter:
+    """The starter of this node; a warm one begins to import now, while the gang still assembles."""
+    launch = site.launch
+    kind, entry = launch.entry_kind, launch.entry
+    if kind is EntryKind.NOTEBOOK:
+        with suppress(OSError, ValueError):  # what is wrong with it is said when the attempt is prepared
+            kind, entry = EntryKind.SCRIPT, write_notebook_script(site.workdir, entry)
+    terms = AttemptTerms(attempt=launch.first_attempt, master_addr=LOOPBACK, master_port=0)
+    plan = StarterPlan(
+        start=launch.start.value,
+        entry_kind=kind.value,
+        entry=entry,
+        python=launch.python,
+        cwd=str(site.workdir),
+        preload=launch.preload,
+        env=site.environment_of(launch.ranks_of(site.index)[0], terms),
+        folder=site.run.launch(launch.launch).path,
+    )
+    return open_starter(plan, exec_starter=ExecStarter)
 
 
 def _parse(arguments: Sequence[str]) -> tuple[Path, int, int]:

@@ -110,11 +110,6 @@ class Members:
             if node not in self.lost:
                 self.by_node[node].send(message)
 
-    def same_machine(self, node: int) -> int:
-        """How many agents share the machine of this node."""
-        machine = self.by_node[node].machine
-        return sum(member.machine == machine for member in self.by_node.values())
-
     def meeting_address(self, advertised: str | None) -> str:
         """The leader's address that every member reaches: one that a member from elsewhere has reached already."""
         local = [one.connection.local_address for one in self.by_node.values() if one.connection is not None]

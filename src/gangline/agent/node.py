@@ -1,7 +1,7 @@
 """The ranks of one node: started, seen to end, ended. The leader's own node and every follower's run this same code.
 
-It is told what to do by messages (`{"do": ...}`) and answers by reports (`{"say": ...}`); whether the two travel over TCP or are
-plain calls makes no difference to it. Standard library only.
+It is told what to do by messages (`{"do": ...}`) and answers by reports (`{"say": ...}`); whether the two travel over
+TCP or are plain calls makes no difference to it. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from gangline import __version__
+from gangline.agent.choose import ReasonedStarter
 from gangline.agent.commandline import write_notebook_script
-from gangline.agent.environ import AttemptTerms, render_rank_environment
+from gangline.agent.environ import AttemptTerms
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.processes import find_descendants, is_python, reap, send
 from gangline.agent.rendezvous import ReservedPort, reserve_port
 from gangline.agent.sampler import LogIndex, count_oom_kills
 from gangline.agent.site import Journal, Site
-from gangline.agent.starter import RankExit, RankStart, Starter
+from gangline.agent.starter import RankExit, RankStart
 from gangline.agent.storage import probe_checkpoint_folder
 from gangline.agent.teardown import NOTICES, SUCCESS, Teardown, TreeView
 from gangline.domain.phase import Reason
@@ -71,7 +73,13 @@ class Node:
     """Starts, watches and ends the ranks of one node."""
 
     def __init__(
-        self, site: Site, *, loop: Loop, starter: Starter, journal: Journal, report: Callable[[dict[str, Any]], None]
+        self,
+        site: Site,
+        *,
+        loop: Loop,
+        starter: ReasonedStarter,
+        journal: Journal,
+        report: Callable[[dict[str, Any]], None],
     ) -> None:
         self.site = site
         self.journal = journal
@@ -83,6 +91,7 @@ class Node:
         self._starter = starter
         self._report = report
         self._introduced = False
+        self._fallback_told: str | None = None
         self._entry = site.launch.entry
         self._attempt: LocalAttempt | None = None
         loop.watch(starter, self._on_starter)
@@ -114,10 +123,17 @@ class Node:
         if not self._introduced:
             self._introduced = True
             site, python = self.site, sys.version.split()[0]
-            self.journal.write("agent_started", pid=os.getpid(), host=site.host, address=site.address, version=__version__, python=python)
+            self.journal.write(
+                "agent_started",
+                pid=os.getpid(),
+                host=site.host,
+                address=site.address,
+                version=__version__,
+                python=python,
+            )
             self.journal.write("joined", node=site.index)
 
-    def warn(self, text: str, **keys: Any) -> None:
+    def warn(self, text: str, **keys: int) -> None:
         """Record something that people should know and that stops nothing."""
         self.journal.write("warning", text=text, **keys)
 
@@ -169,16 +185,26 @@ class Node:
         launch, number = self.site.launch, attempt.folder.number
         keys = ("master_addr", "master_port", "resume", "resume_step")
         told = {key: message[key] for key in keys}
-        mode = self._starter.mode
-        self.journal.write("attempt_started", attempt=number, launch=launch.launch, start_mode=mode, **told)
+        self._note_fallback()
+        self.journal.write(
+            "attempt_started", attempt=number, launch=launch.launch, start_mode=self._starter.mode, **told
+        )
         attempt.oom_kills = count_oom_kills()
         attempt.index = LogIndex(attempt.folder, launch.ranks_of(self.site.index))
         failed = self._start_ranks(attempt, message)
+        self._note_fallback()
         started = [{"rank": one.rank, "pid": one.pid, "time": one.started} for one in attempt.ranks.values()]
-        self._report({"say": "started", "attempt": number, "mode": mode, "ranks": started})
+        self._report({"say": "started", "attempt": number, "mode": self._starter.mode, "ranks": started})
         self.on_started(number)
         for rank, error in failed:
             self._report_unstarted(attempt, rank, error)
+
+    def _note_fallback(self) -> None:
+        """Ranks start in another way than the spec asks for: people should know why."""
+        reason = self._starter.fallback_reason
+        if reason is not None and reason != self._fallback_told:
+            self._fallback_told = reason
+            self.warn(reason)
 
     def _start_ranks(self, attempt: LocalAttempt, message: Mapping[str, Any]) -> list[tuple[int, OSError]]:
         launch = self.site.launch
@@ -189,10 +215,9 @@ class Node:
             resume=message["resume"] or "",
             cluster=message["cluster"],
         )
-        node_cpus = max(1, _cpus() // max(1, message["machine_agents"]))
         failed = []
         for rank in launch.ranks_of(self.site.index):
-            order = self._rank_start(rank, terms, node_cpus)
+            order = self._rank_start(rank, terms)
             try:
                 pid = self._starter.start(order)
             except OSError as error:
@@ -202,13 +227,12 @@ class Node:
             self.journal.write("rank_started", rank=rank, local_rank=order.local_rank, pid=pid)
         return failed
 
-    def _rank_start(self, rank: int, terms: AttemptTerms, node_cpus: int) -> RankStart:
+    def _rank_start(self, rank: int, terms: AttemptTerms) -> RankStart:
         launch, folder = self.site.launch, self.site.run.attempt(terms.attempt)
-        run_dir = str(self.site.run.path)
         return RankStart(
             rank=rank,
             local_rank=rank - self.site.index * launch.procs_per_node,
-            env=render_rank_environment(launch, terms, rank, base=os.environ, run_dir=run_dir, node_cpus=node_cpus),
+            env=self.site.environment_of(rank, terms),
             cwd=str(self.site.workdir),
             log_path=str(folder.log(rank)),
             error_path=str(folder.error(rank)),
@@ -254,7 +278,12 @@ class Node:
         }
         self.journal.write("rank_exited", **facts)
         tail = _read_tail(str(attempt.folder.log(local.rank))) if failed else ""
-        extra = {"time": gone.time, "started": local.started, "log_tail": tail, "oom_kills": self._new_oom_kills(attempt)}
+        extra = {
+            "time": gone.time,
+            "started": local.started,
+            "log_tail": tail,
+            "oom_kills": self._new_oom_kills(attempt),
+        }
         self._report({"say": "exited", "attempt": attempt.folder.number, **facts, **extra})
 
     def _read_error(self, folder: AttemptDir, rank: int) -> dict[str, Any] | None:
@@ -341,7 +370,7 @@ class Node:
                 self.journal.write("killed", pids=taken)
 
     def _tick(self, attempt: LocalAttempt, now: float) -> None:
-        """Look again, soon at first; exits of ranks come by themselves, those of their children have to be looked for."""
+        """Look again, soon at first: exits of ranks are told, those of their children have to be looked for."""
         if attempt.tick is not None:
             attempt.tick.cancel()
         pause_s = min(_SLOWEST_TICK_S, max(_TICK_S, (now - attempt.stopping_since) / 10))
@@ -363,15 +392,9 @@ class Node:
         self._report({"say": "cleared", "attempt": attempt.folder.number, "stuck": stuck})
 
 
-def _cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _read_tail(path: str) -> str:
     try:
-        with open(path, "rb") as file:
+        with Path(path).open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - _TAIL_BYTES))
             return file.read().decode("utf-8", "replace")

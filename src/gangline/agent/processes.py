@@ -1,7 +1,8 @@
 """Processes of this machine as an agent needs them: descendants, adoption of orphans, signals. Standard library only.
 
-On Linux the agent is the subreaper of everything below it: a rank's child that calls `setsid` and loses its parent becomes
-the agent's child, so that walking down from the agent always finds it. Elsewhere `ps` is asked, and such a child can escape.
+On Linux the agent is the subreaper of everything below it: a rank's child that calls `setsid` and loses its parent
+becomes the agent's child, so that walking down from the agent always finds it. Elsewhere `ps` is asked, and such a
+child can escape.
 """
 
 from __future__ import annotations
@@ -114,9 +115,8 @@ def is_python(pid: int) -> bool:
 
 def rss_bytes(pid: int) -> int | None:
     """Resident memory of a process; None where it cannot be read."""
-    with suppress(OSError, ValueError, IndexError):
-        with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * _PAGE_BYTES
+    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/statm", "rb") as file:
+        return int(file.read().split()[1]) * _PAGE_BYTES
     return None
 
 

@@ -1,9 +1,9 @@
 """Ports on which ranks meet, chosen so that nobody else takes them first. Standard library only.
 
-A rank binds the port some time after it was chosen, so the choice has to last. Ports below the range from which the kernel
-hands out ports by itself are only ever taken by somebody who asks for them by number; among gangs of Gangline a port is
-reserved by an abstract socket of its name, which lives exactly as long as its agent and exactly where the port does (in one
-network namespace). What is left, a stranger who asks for that number in that moment, is answered by choosing again.
+A rank binds the port some time after it was chosen, so the choice has to last. Ports below the range from which the
+kernel hands out ports by itself are only ever taken by somebody who asks for them by number. Among gangs of Gangline a
+port is reserved by an abstract socket of its name, which lives as long as its agent and exactly where the port does (in
+one network namespace). What is left, a stranger who asks for that number in that moment, is answered by another choice.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class LogIndex:
 
     def __init__(self, attempt: AttemptDir, ranks: Sequence[int]) -> None:
         self._logs = {
-            str(attempt.log(rank)): IndexWriter(attempt.index(rank), interval_s=_INDEX_INTERVAL_S) for rank in ranks
+            attempt.log(rank): IndexWriter(attempt.index(rank), interval_s=_INDEX_INTERVAL_S) for rank in ranks
         }
 
     def note(self) -> None:
@@ -36,7 +36,7 @@ class LogIndex:
         now = time.time()
         for log, index in self._logs.items():
             with suppress(OSError):
-                index.note(os.stat(log).st_size, now)
+                index.note(log.stat().st_size, now)
 
 
 class SystemJournal:

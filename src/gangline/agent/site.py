@@ -6,8 +6,8 @@ import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from gangline.agent.environ import AttemptTerms, render_rank_environment
 from gangline.agent.launchspec import LaunchSpec
 from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import AttemptDir, RunDir
@@ -27,6 +27,21 @@ class Site:
     address: str
     """At which ranks of other nodes reach this one."""
 
+    agents_here: int = 1
+    """How many agents of the gang share this machine, as far as this one can know."""
+
+    def environment_of(self, rank: int, terms: AttemptTerms) -> dict[str, str]:
+        """The whole environment of one rank of this node."""
+        cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return render_rank_environment(
+            self.launch,
+            terms,
+            rank,
+            base=os.environ,
+            run_dir=str(self.run.path),
+            node_cpus=max(1, cpus // self.agents_here),
+        )
+
     @property
     def workdir(self) -> Path:
         """Folder in which the ranks start."""
@@ -34,7 +49,7 @@ class Site:
 
 
 class Journal:
-    """The events of one node, over all attempts; what cannot be written is said in the agent's own log, and nothing stops."""
+    """The events of one node over all attempts; what cannot be written is said in the agent's own log instead."""
 
     def __init__(self, run: RunDir, node: int) -> None:
         self._run = run
@@ -55,7 +70,7 @@ class Journal:
         except OSError as error:
             complain(f"cannot open {path}: {error}")
 
-    def write(self, kind: str, **keys: Any) -> None:
+    def write(self, kind: str, **keys: object) -> None:
         """Append an event."""
         try:
             if self._writer is not None:
@@ -82,6 +97,6 @@ def machine_id() -> str:
     """Equal for agents that run on one machine since one boot, and can meet on its loopback address."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/net')}"
+        return f"{boot} {Path('/proc/self/ns/net').readlink()}"
     except OSError:
         return os.uname().nodename

@@ -49,19 +49,21 @@ class RankExit:
 class Starter(Protocol):
     """Starts ranks; each becomes the leader of a session of its own. All methods are called from one thread."""
 
-    mode: str
-    """`exec` or `warm`."""
+    @property
+    def mode(self) -> str:
+        """`exec` or `warm`."""
+        ...
 
     def fileno(self) -> int:
         """A descriptor that turns readable when `exits` may have something to say."""
         ...
 
     def ready(self) -> bool:
-        """Whether `start` would work at once; false while a helper still imports. `fileno` turns readable when it changes."""
+        """Whether `start` would work at once; false while a helper imports. `fileno` turns readable when it changes."""
         ...
 
     def own_pids(self) -> frozenset[int]:
-        """Processes of the starter itself (the warm helper), which stopping an attempt must spare; their children are ranks."""
+        """Processes of the starter itself (the warm helper), which the end of an attempt spares."""
         ...
 
     def start(self, rank: RankStart) -> int:

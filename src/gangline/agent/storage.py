@@ -68,7 +68,8 @@ def probe_checkpoint_folder(path: str) -> str:
         return f"checkpoint folder {path} cannot be written: {error.strerror or error}"
     free_bytes = volume.f_bavail * volume.f_frsize
     if volume.f_blocks and free_bytes < LEAST_FREE_BYTES:
-        return f"checkpoint folder {path} has {format_bytes(free_bytes)} left; a save needs at least {format_bytes(LEAST_FREE_BYTES)}"
+        left, least = format_bytes(free_bytes), format_bytes(LEAST_FREE_BYTES)
+        return f"checkpoint folder {path} has {left} left; a save needs at least {least}"
     return ""
 
 

@@ -1,10 +1,10 @@
 """How an attempt is ended on one node: who gets which signal, and when. The decisions are pure; standard library only.
 
 Three kinds of end:
-- `failure`: the gang cannot go on. Everybody is told at once; a rank that could only set a flag (`gangline.should_stop()`) is
-  killed at once, for it would save nothing that the others save too.
-- a notice (`stop`, `preemption`, `time_limit`): only ranks are told, and Python programs inside of a rank that is a wrapper;
-  the workers of a training process live on until that process ends, so that it can finish its checkpoint.
+- `failure`: the gang cannot go on. Everybody is told at once; a rank that could only set a flag
+  (`gangline.should_stop()`) is killed at once, for it cannot save what takes all ranks to save.
+- a notice (`stop`, `preemption`, `time_limit`): only ranks are told, and Python programs inside of a rank that is a
+  wrapper; workers of a training process live on until that process ends, so that it can finish its checkpoint.
 - `success`: all ranks have ended well; what they left behind is ended.
 """
 
@@ -81,9 +81,7 @@ class Teardown:
 
 def _failure_orders(view: TreeView) -> dict[int, int]:
     doomed = _with_descendants(view.alive, set(view.cooperative))
-    return {
-        process.pid: int(signal.SIGKILL if process.pid in doomed else signal.SIGTERM) for process in view.alive
-    }
+    return {process.pid: int(signal.SIGKILL if process.pid in doomed else signal.SIGTERM) for process in view.alive}
 
 
 def _notice_orders(view: TreeView) -> dict[int, int]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gangline.agent.bundle import build_bundle
+from gangline.agent.bundle import build
 from gangline.agent.processes import processes_of
 from gangline.rundir.journal import read_journal
 from gangline.rundir.layout import AttemptDir, RunDir
@@ -112,7 +112,9 @@ class Gang:
     def until_running(self, attempt: int = 0) -> dict[int, int]:
         """Wait until every rank of the attempt was started; their pids by rank."""
         self.until(lambda: self.events("attempt_running", attempt=attempt))
-        started = [event for node in range(self.nodes) for event in self.events("rank_started", node=node, attempt=attempt)]
+        started = [
+            event for node in range(self.nodes) for event in self.events("rank_started", node=node, attempt=attempt)
+        ]
         return {event["rank"]: event["pid"] for event in started}
 
     def stop(self, cause: str = "stop", grace_s: float | None = None) -> None:
@@ -153,7 +155,7 @@ class Gang:
 
 @pytest.fixture(scope="session")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_bundle(tmp_path_factory.mktemp("bundle"))
+    return build(tmp_path_factory.mktemp("bundle"))
 
 
 @pytest.fixture

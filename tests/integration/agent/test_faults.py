@@ -114,7 +114,7 @@ def test_a_port_that_somebody_else_holds_costs_nothing(gang: Gang) -> None:  # L
         import os
         if os.environ["GANGLINE_ATTEMPT"] == "0":
             port = os.environ["MASTER_PORT"]
-            raise RuntimeError(f"The server socket has failed to listen. port: {port}, name: EADDRINUSE, address already in use")
+            raise RuntimeError(f"The server socket has failed to listen. port: {port}, address already in use")
     """)
     gang.run_to_end(restarts={"max_restarts": 0, "max_infrastructure_restarts": 0}, procs_per_node=1)
     first = gang.result(0)

@@ -193,7 +193,7 @@ def test_a_script_that_is_not_utf8_fails_with_its_own_error(gang: Gang) -> None:
 def test_daemons_of_ranks_do_not_outlive_the_attempt(gang: Gang) -> None:
     gang.script("""
         import os, signal, subprocess, sys, time
-        sleeper = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+        sleeper = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
         daemon = subprocess.Popen(["setsid", sys.executable, "-c", sleeper], stdout=subprocess.PIPE, env={})
         daemon.stdout.readline()
     """)

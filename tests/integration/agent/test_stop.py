@@ -153,7 +153,7 @@ def test_a_signal_to_an_agent_preempts_the_gang(gang: Gang, node: int) -> None:
 def test_a_stop_while_the_gang_waits_to_restart_ends_it(gang: Gang) -> None:
     gang.script("raise SystemExit(1)")
     gang.start(restarts={"max_restarts": 5, "backoff_s": 60.0}, restarts_used={"user": 1})
-    gang.until(lambda: gang.attempt(0).result.exists())
+    gang.until(gang.attempt(0).result.exists)
     gang.stop()
     gang.wait()
     assert (gang.result()["attempt"], gang.result()["outcome"]) == (1, "stopped")

@@ -181,4 +181,5 @@ def test_render() -> None:
     }
     launch = render_launch(make_gang(nodes=2, launch=3), backend="local", agent=("/py", "/a.pyz"), env=env)
     assert launch.commands[1] == ("/py", "/a.pyz", "agent", "/nowhere/train-2abc", "--launch", "3", "--node", "1")
-    assert launch.env == render_env(env) == {"HOME": "/h", "PATH": "/bin", "LC_CTYPE": "C"}
+    passed_on = {"HOME": "/h", "PATH": "/bin", "LC_CTYPE": "C"}
+    assert launch.env == render_env(env) == {**passed_on, "GANGLINE_ADDRESS": "127.0.0.1"}

@@ -31,4 +31,6 @@ def render_agent_arguments(run_dir: str, launch: int, node: int) -> tuple[str, .
 
 def render_env(env: Mapping[str, str]) -> dict[str, str]:
     """What an agent keeps of the server's environment: who and where, nothing that some shell happened to have set."""
-    return {key: value for key, value in env.items() if key in _PASSED_ON or key.startswith("LC_")}
+    passed_on = {key: value for key, value in env.items() if key in _PASSED_ON or key.startswith("LC_")}
+    # All agents of a gang are on this machine: they meet on its loopback address and share its CPUs.
+    return {**passed_on, "GANGLINE_ADDRESS": "127.0.0.1"}
