@@ -17,6 +17,7 @@ from typing_extensions import Self
 
 from gangline.client.answers import check_answer, unreachable
 from gangline.client.follow import Follow
+from gangline.domain.errors import NotFound
 from gangline.wire.views import (
     CheckpointView,
     EventView,
@@ -153,7 +154,7 @@ class Client:
 
     def metric(self, run: str, name: str, *, rank: int = 0, buckets: int = 200) -> MetricView:
         """One metric in at most that many buckets."""
-        path = f"{_of(run)}/metrics/{quote(name, safe='')}"
+        path = f"{_of(run)}/metrics/{_part(name)}"
         return cast("MetricView", self._get(path, {"rank": rank, "buckets": buckets}))
 
     # --- logs ---
@@ -321,7 +322,19 @@ _UPLOAD = httpx.Timeout(10.0, read=120.0, write=120.0)
 
 
 def _of(run: str) -> str:
-    return f"/runs/{quote(run, safe='')}"
+    """The path of a run.
+
+    Raises:
+        NotFound: no run can have that name.
+    """
+    if not run.strip() or "/" in run:
+        raise NotFound(f"There is no run `{run}`", fix="`gangline ps` lists them; `latest` is the newest.")
+    return f"/runs/{_part(run)}"
+
+
+def _part(text: str) -> str:
+    """Text as one part of a path; dots too are escaped, as `..` would climb."""
+    return quote(text, safe="").replace(".", "%2E")
 
 
 def _given(query: Mapping[str, Any] | None) -> dict[str, Any]:

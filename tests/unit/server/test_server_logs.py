@@ -1,0 +1,255 @@
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from gangline.rundir.layout import RunDir
+from gangline.server.follow import RunFollower, follow_lines
+from gangline.server.logs import GangLogFollower, parse_offsets, read_piece
+from gangline.server.parts import Stopping
+from gangline.testing.commands import FakeCommands, make_event, make_summary
+
+V1 = "/api/v1"
+
+
+def write(run_dir: RunDir, attempt: int, rank: int, data: bytes) -> None:
+    path = run_dir.attempt(attempt).log(rank)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
+        file.write(data)
+
+
+@pytest.fixture
+def run_dir(tmp_path) -> RunDir:
+    return RunDir(tmp_path / "run")
+
+
+# pieces
+
+
+def test_a_log_is_read_in_pieces_that_meet(api):
+    api.commands.runs["a"] = make_summary(id="a")
+    text = "zeile ü €\n" * 500
+    api.write_log("a", 1, text.encode())
+    offset, found = 0, ""
+    while True:
+        chunk = api.client.log_chunk("a", 1, offset=offset, limit_bytes=17)
+        assert chunk["offset"] == offset
+        found += chunk["text"]
+        offset = chunk["next_offset"]
+        if offset == chunk["size"]:
+            break
+    assert found == text
+    assert chunk["complete"] is False
+
+
+def test_a_piece_is_complete_once_the_run_is_over(api):
+    api.commands.runs["a"] = make_summary(id="a", phase="failed")
+    api.write_log("a", 0, b"broken \xe2\x82")
+    chunk = api.client.log_chunk("a", 0)
+    assert (chunk["text"], chunk["complete"]) == ("broken ", False)
+    rest = api.client.log_chunk("a", 0, offset=chunk["next_offset"])
+    assert (rest["text"], rest["next_offset"], rest["complete"]) == ("�", 9, True)
+
+
+def test_a_result_or_a_later_attempt_completes_an_attempt(api):
+    api.commands.runs["a"] = make_summary(id="a")
+    api.write_log("a", 0, b"zero\n", attempt=0)
+    assert api.client.log_chunk("a", 0, attempt=0)["complete"] is False
+    api.home.run("a").attempt(0).result.write_text("{}")
+    assert api.client.log_chunk("a", 0, attempt=0)["complete"] is True
+    api.home.run("a").attempt(0).result.unlink()
+    api.write_log("a", 0, b"one\n", attempt=1)
+    assert api.client.log_chunk("a", 0, attempt=0)["complete"] is True
+    assert api.client.log_chunk("a", 0)["text"] == "one\n"
+
+
+def test_the_last_lines(api):
+    api.commands.runs["a"] = make_summary(id="a")
+    api.write_log("a", 0, b"".join(b"line %d\n" % number for number in range(10_000)) + b"open")
+    assert api.client.log_chunk("a", 0, tail=3)["text"] == "line 9998\nline 9999\nopen"
+    assert api.client.log_chunk("a", 0, tail=0)["text"] == ""
+
+
+def test_before_the_start_a_log_is_empty(api):
+    api.commands.runs["a"] = make_summary(id="a", phase="queued")
+    chunk = api.client.log_chunk("a", 1)
+    assert (chunk["text"], chunk["size"], chunk["complete"], chunk["attempt"]) == ("", 0, False, 0)
+    assert b"".join(api.client.raw_log("a", 1)) == b""
+
+
+def test_raw_is_byte_for_byte(api):
+    api.commands.runs["a"] = make_summary(id="a")
+    data = bytes(range(256)) * 5000
+    api.write_log("a", 0, data)
+    assert b"".join(api.client.raw_log("a", 0)) == data
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("a/logs/2", "Ranks: 0 to 1"),
+        ("a/logs/-1", "Ranks: 0 to 1"),
+        ("a/logs/0?attempt=3", "Attempts: 0 to 0"),
+        ("b/logs/0", "gangline ps"),
+        ("a/follow?ranks=0,9", "Ranks: 0 to 1"),
+        ("a/follow?ranks=zero", "0,3"),
+        ("a/follow?offsets=zero", "0:17"),
+    ],
+)
+def test_what_does_not_exist_is_named_with_what_does(api, path, says):
+    api.commands.runs["a"] = make_summary(id="a")
+    answer = api.http.get(f"{V1}/runs/{path}")
+    assert answer.status_code in {404, 422}
+    assert says in answer.json()["error"]["fix"]
+
+
+def test_a_piece_never_ends_inside_a_character(run_dir):
+    write(run_dir, 0, 0, "a€".encode()[:-1])
+    assert read_piece(run_dir.attempt(0), 0, offset=0, limit_bytes=100, over=False)["text"] == "a"
+    write(run_dir, 0, 0, "€".encode()[-1:])
+    assert read_piece(run_dir.attempt(0), 0, offset=1, limit_bytes=100, over=False)["text"] == "€"
+
+
+def test_offsets_are_parsed():
+    assert parse_offsets("0:17,3:0,") == {0: 17, 3: 0}
+    assert parse_offsets("") == {}
+
+
+# several ranks
+
+
+def texts(pieces) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for piece in pieces:
+        found[piece["rank"]] = found.get(piece["rank"], "") + piece["text"]
+    return found
+
+
+def test_ranks_are_merged_and_read_once(run_dir):
+    follower = GangLogFollower(run_dir=run_dir, ranks=[0, 1], attempt=None)
+    assert follower.poll(run_over=False) == ([], True)
+    write(run_dir, 0, 0, b"a")
+    write(run_dir, 0, 1, b"b")
+    assert texts(follower.poll(run_over=False)[0]) == {0: "a", 1: "b"}
+    assert follower.poll(run_over=False) == ([], True)
+    write(run_dir, 0, 1, b"c")
+    assert texts(follower.poll(run_over=False)[0]) == {1: "c"}
+
+
+def test_a_follow_goes_on_into_the_next_attempt_after_the_end_of_the_last(run_dir):
+    follower = GangLogFollower(run_dir=run_dir, ranks=[0], attempt=0)
+    write(run_dir, 0, 0, b"zero")
+    write(run_dir, 1, 0, b"one")
+    write(run_dir, 10, 0, b"ten")
+    found, all_read = [], False
+    while not all_read:
+        pieces, all_read = follower.poll(run_over=False)
+        found += [(piece["attempt"], piece["text"]) for piece in pieces]
+    assert found == [(0, "zero"), (1, "one"), (10, "ten")]
+
+
+def test_a_flood_of_one_rank_neither_fills_memory_nor_starves_the_others(run_dir):
+    ranks = list(range(40))
+    for rank in ranks:
+        write(run_dir, 0, rank, b"x" * 200_000)
+    follower = GangLogFollower(run_dir=run_dir, ranks=ranks, attempt=0)
+    pieces, _ = follower.poll(run_over=False)
+    assert sum(len(piece["text"]) for piece in pieces) <= 1_200_000
+    seen = {piece["rank"] for piece in pieces}
+    for _ in range(2):
+        seen |= {piece["rank"] for piece in follower.poll(run_over=False)[0]}
+    assert seen == set(ranks)
+
+
+def test_given_offsets_and_tail_count_for_the_first_attempt_alone(run_dir):
+    write(run_dir, 0, 0, b"old\nnew\n")
+    write(run_dir, 0, 1, b"one\ntwo\n")
+    write(run_dir, 1, 0, b"whole\nlog\n")
+    follower = GangLogFollower(run_dir=run_dir, ranks=[0, 1], attempt=0, offsets={0: 4}, tail=1)
+    assert texts(follower.poll(run_over=False)[0]) == {0: "new\n", 1: "two\n"}
+    follower.poll(run_over=False)
+    assert texts(follower.poll(run_over=False)[0]) == {0: "whole\nlog\n"}
+
+
+def test_a_cut_character_at_the_end_of_an_attempt_is_not_lost(run_dir):
+    write(run_dir, 0, 0, b"end \xe2\x82")
+    follower = GangLogFollower(run_dir=run_dir, ranks=[0], attempt=0)
+    found = ""
+    for _ in range(4):
+        found += "".join(piece["text"] for piece in follower.poll(run_over=True)[0])
+    assert found == "end �"
+
+
+# the stream
+
+
+def lines_of(data: bytes) -> list[dict]:
+    return [json.loads(line) for line in data.splitlines() if line]
+
+
+def make_follower(run_dir, commands, clock, after=-1):
+    logs = GangLogFollower(run_dir=run_dir, ranks=[0, 1], attempt=None)
+    return RunFollower(run_id="a", runs=commands, logs=logs, after=after, clock=clock)
+
+
+def test_the_stream_ends_after_the_last_byte_and_the_last_event(run_dir):
+    commands, now = FakeCommands(), iter(range(100))
+    commands.runs["a"] = make_summary(id="a")
+    follower = make_follower(run_dir, commands, lambda: float(next(now)))
+    write(run_dir, 0, 0, b"first\n")
+    commands.history["a"] = [make_event(0)]
+    seen = lines_of(follower.poll()[0])
+    assert [next(iter(line)) for line in seen] == ["event", "rank"]
+    write(run_dir, 0, 1, b"last\n")
+    commands.history["a"].append(make_event(1, "failed"))
+    commands.runs["a"] = make_summary(id="a", phase="failed")
+    rest: list[dict] = []
+    while not follower.ended:
+        rest += lines_of(follower.poll()[0])
+    assert [line.get("text") or next(iter(line)) for line in rest] == ["event", "last\n", "end"]
+    assert rest[-1]["end"]["phase"] == "failed"
+
+
+def test_events_that_are_known_are_not_repeated(run_dir):
+    commands = FakeCommands()
+    commands.runs["a"] = make_summary(id="a", phase="stopped")
+    commands.history["a"] = [make_event(number) for number in range(4)]
+    follower = make_follower(run_dir, commands, lambda: 0.0, after=2)
+    assert [line.get("event", {}).get("seq") for line in lines_of(follower.poll()[0])] == [3, None]
+
+
+def test_the_store_is_asked_ten_times_a_second_at_most(run_dir):
+    commands, looks, now = FakeCommands(), [], [0.0]
+    commands.runs["a"] = make_summary(id="a")
+    follower = make_follower(run_dir, commands, lambda: now[0])
+    commands.summary = lambda run_id: looks.append(run_id) or commands.runs["a"]
+    for _ in range(100):
+        follower.poll()
+        now[0] += 0.01
+    assert len(looks) <= 11
+
+
+def test_the_stream_breaks_off_when_the_server_ends(run_dir):
+    commands, stopping = FakeCommands(), Stopping()
+    commands.runs["a"] = make_summary(id="a")
+    write(run_dir, 0, 0, b"text")
+
+    async def collect() -> list[bytes]:
+        found = []
+        async for lines in follow_lines(make_follower(run_dir, commands, lambda: 0.0), stopping):
+            found.append(lines)
+            stopping.begin()
+        return found
+
+    assert len(asyncio.run(collect())) == 1
+
+
+def test_a_client_follows_to_the_end(api):
+    api.commands.runs["a"] = make_summary(id="a", phase="succeeded")
+    api.commands.history["a"] = [make_event(0), make_event(1)]
+    api.write_log("a", 0, b"hello\n")
+    items = list(api.client.follow("a", attempt=0))
+    assert [item.get("text") or next(iter(item)) for item in items] == ["event", "event", "hello\n", "end"]
