@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, mode: int = 0o644,
         OSError: nothing was changed, and no temporary file is left.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}{TEMPORARY_SUFFIX}")
+    temporary = target.with_name(f".{target.name}.{os.urandom(6).hex()}{TEMPORARY_SUFFIX}")
     try:
         descriptor = _create(temporary, mode)
         try:
