@@ -5,7 +5,7 @@ Everything is loaded when it is first used; nothing here may import more than th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+TYPE_CHECKING = False  # what type checkers take for true; `typing` itself would cost more than all the rest of this import
 
 if TYPE_CHECKING:
     from gangline.training import (

@@ -46,7 +46,6 @@ def test_a_tail_is_the_end_of_the_log_and_has_the_lines_that_were_asked_for(raw:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
         path.write_bytes(raw)
-        wanted = b"".join(raw.splitlines(keepends=True)[-count:]) if count else b""
         lines = raw.split(b"\n")
         ended = raw.endswith(b"\n")
         pieces = [line + b"\n" for line in lines[:-1]] + ([] if ended else [lines[-1]])
