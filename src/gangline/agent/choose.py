@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from gangline.agent.inject import injected_environment, write_injected
+from gangline.agent.inject import bundle_root, render_injection, write_injected
 from gangline.agent.preload import Scan, decide_preload, path_start, scan_entry
 from gangline.agent.starter import RankExit, RankStart, Starter
-from gangline.agent.warm import HelperPlan, WarmStarter
+from gangline.agent.warm import HelperPlan, WarmStarter, decide_helper_environment, render_interpreter_argv
 
 __all__ = ["InjectingStarter", "ReasonedStarter", "StarterPlan", "decide_modules", "open_starter"]
 
@@ -32,6 +32,7 @@ class StarterPlan:
     """`auto`, `warm` or `exec`."""
     entry_kind: str
     entry: str
+    args: tuple[str, ...]
     python: str
     cwd: str
     """Where ranks start; the code has to be there already."""
@@ -64,7 +65,8 @@ class InjectingStarter:
         return self._starter.own_pids()
 
     def start(self, rank: RankStart) -> int:
-        return self._starter.start(replace(rank, env=injected_environment(rank, folder=self._folder)))
+        env = render_injection(rank, folder=self._folder, bundle=bundle_root())
+        return self._starter.start(replace(rank, env=env))
 
     def exits(self) -> list[RankExit]:
         return self._starter.exits()
@@ -87,13 +89,14 @@ def open_starter(plan: StarterPlan, *, exec_starter: Callable[[], Starter]) -> R
     if modules is None:
         return InjectingStarter(exec_starter(), folder=folder, fallback_reason=reason)
     helper = HelperPlan(
-        python=plan.python,
+        argv=render_interpreter_argv(plan.python, plan.entry_kind, plan.entry, plan.args),
         cwd=plan.cwd,
+        env=decide_helper_environment(plan.env),
         path_start=path_start(plan.entry_kind, plan.entry, plan.cwd),
         modules=modules,
         folder=folder,
     )
-    return WarmStarter(helper, env=plan.env, exec_starter=lambda: InjectingStarter(exec_starter(), folder=folder))
+    return WarmStarter(helper, exec_starter=lambda: InjectingStarter(exec_starter(), folder=folder))
 
 
 def decide_modules(plan: StarterPlan, *, platform: str = sys.platform) -> tuple[tuple[str, ...] | None, str | None]:

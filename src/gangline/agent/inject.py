@@ -1,27 +1,45 @@
-"""What exec start puts into a Python rank: a folder with a `sitecustomize` in front of PYTHONPATH, and where it reports to.
+"""What the agent puts into Python ranks: a folder with a `sitecustomize` in front of PYTHONPATH, and where it reports to.
 
-Standard library only. The injected text itself is `injected/sitecustomize.py` and `failure.py`.
+Standard library only. The injected text itself is `injected/sitecustomize.py`, `failure.py`, and for warm start `warmhelper.py` and
+`warmchild.py`.
 """
 
 from __future__ import annotations
 
 import os
 import pkgutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gangline.agent.starter import RankStart
 from gangline.rundir.files import write_bytes
 
-__all__ = ["STACKS_DESCRIPTOR", "STACKS_SIGNAL", "VARIABLE", "bundle_root", "injected_environment", "render_injection", "write_injected"]
+__all__ = [
+    "PROBE",
+    "STACKS_DESCRIPTOR",
+    "STACKS_SIGNAL",
+    "bundle_root",
+    "render_helper_environment",
+    "render_injection",
+    "render_settings",
+    "write_injected",
+]
 
 STACKS_SIGNAL = 62
-"""A real-time signal that training code does not use; it ends processes that did not register it, see `RankStart.stacks_path`."""
+"""A real-time signal that training code does not use. It ends a process that did not register it: a rank that did has made its
+`RankStart.stacks_path`."""
 STACKS_DESCRIPTOR = 250
 """Where a rank holds its stacks file open: high, so that the script's own files get the numbers that they would get."""
-VARIABLE = "GANGLINE_INJECTED"
+PROBE = "raise SystemExit('this interpreter does not load what PYTHONPATH has for it')"
+"""Program of the helper's first start; it runs only where nothing was injected."""
+_VARIABLE = "GANGLINE_INJECTED"
 _SEPARATOR = "\x1f"
-_FILES = {"sitecustomize.py": "injected/sitecustomize.py", "failure.py": "failure.py"}
+_FILES = {
+    "sitecustomize.py": "injected/sitecustomize.py",
+    "failure.py": "failure.py",
+    "warmhelper.py": "warmhelper.py",
+    "warmchild.py": "warmchild.py",
+}
 
 
 def write_injected(folder: Path) -> None:
@@ -38,16 +56,37 @@ def write_injected(folder: Path) -> None:
 
 
 def render_injection(rank: RankStart, *, folder: Path, bundle: str) -> dict[str, str]:
-    """The two variables that differ from the rank's own environment. Pure.
+    """The environment of a rank under exec start. Pure.
 
     Args:
         folder: where `write_injected` wrote.
         bundle: see `bundle_root`; appended to the end of the rank's `sys.path`.
     """
-    old = rank.env.get("PYTHONPATH")
-    state = "unset" if old is None else "set" if old else "empty"
-    fields = (state, bundle, rank.error_path, rank.stacks_path, str(STACKS_SIGNAL), str(STACKS_DESCRIPTOR))
-    return {"PYTHONPATH": f"{folder}{os.pathsep}{old}" if old else str(folder), VARIABLE: _SEPARATOR.join(fields)}
+    return _inject(rank.env, {"mode": "exec", "bundle": bundle, **render_settings(rank)}, folder)
+
+
+def render_helper_environment(
+    env: Mapping[str, str], *, folder: Path, bundle: str, socket: int, start: str, modules: Sequence[str]
+) -> dict[str, str]:
+    """The environment of the warm helper. Pure.
+
+    Args:
+        socket: descriptor of its end of the connection.
+        start: what the interpreter will put in front of `sys.path`.
+        modules: what it imports; see `warmhelper.py`.
+    """
+    settings = {"mode": "probe", "bundle": bundle, "socket": str(socket), "start": start, "modules": " ".join(modules)}
+    return _inject({**env, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}, settings, folder)
+
+
+def render_settings(rank: RankStart) -> dict[str, str]:
+    """Where a rank reports to. Pure."""
+    return {
+        "error": rank.error_path,
+        "stacks": rank.stacks_path,
+        "signal": str(STACKS_SIGNAL),
+        "descriptor": str(STACKS_DESCRIPTOR),
+    }
 
 
 def bundle_root(file: str = __file__) -> str:
@@ -55,6 +94,11 @@ def bundle_root(file: str = __file__) -> str:
     return str(Path(file).absolute().parents[2])
 
 
-def injected_environment(rank: RankStart, *, folder: Path) -> Mapping[str, str]:
-    """The rank's environment with the injection."""
-    return {**rank.env, **render_injection(rank, folder=folder, bundle=bundle_root())}
+def _inject(env: Mapping[str, str], settings: Mapping[str, str], folder: Path) -> dict[str, str]:
+    old = env.get("PYTHONPATH")
+    told = {"pythonpath": "empty" if old == "" else "", **settings}
+    return {
+        **env,
+        "PYTHONPATH": f"{folder}{os.pathsep}{old}" if old else str(folder),
+        _VARIABLE: _SEPARATOR.join(f"{key}={value}" for key, value in told.items()),
+    }

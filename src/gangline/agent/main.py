@@ -157,6 +157,7 @@ def _open_starter(site: Site) -> ReasonedStarter:
         start=launch.start.value,
         entry_kind=kind.value,
         entry=entry,
+        args=launch.args,
         python=launch.python,
         cwd=str(site.workdir),
         preload=launch.preload,

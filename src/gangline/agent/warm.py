@@ -15,28 +15,24 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from gangline.agent.commandline import render_argv
 from gangline.agent.execstart import exit_of
-from gangline.agent.inject import STACKS_DESCRIPTOR, STACKS_SIGNAL, bundle_root, render_injection
-from gangline.agent.preload import is_read_at_start, path_start
+from gangline.agent.inject import PROBE, bundle_root, render_helper_environment, render_settings
+from gangline.agent.preload import is_read_at_start
 from gangline.agent.processes import adopt_orphans
 from gangline.agent.starter import RankExit, RankStart, Starter
-from gangline.agent.warmhelper import BOOT
 
-__all__ = ["Helper", "HelperPlan", "WarmStarter", "decide_helper_environment", "render_request"]
+__all__ = ["Helper", "HelperPlan", "WarmStarter", "decide_helper_environment", "render_interpreter_argv", "render_request"]
 
 _IMPORT_TIMEOUT_S = 300.0
 _ANSWER_TIMEOUT_S = 60.0
 _CLOSE_TIMEOUT_S = 2.0
 _MOST_HELPERS = 3
-_ROOM_BYTES = 16_384
-"""How long the command line of a rank may be in `ps`; longer ones are cut there."""
 _RSS_UNIT_BYTES = 1024
 _TAIL_BYTES = 2_000
 _OF_A_RANK = frozenset(
@@ -47,16 +43,23 @@ _OF_A_RANK = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HelperPlan:
-    """How the helper is started."""
+    """How the helper is started: as the interpreter of a rank would be."""
 
-    python: str
+    argv: tuple[str, ...]
     cwd: str
+    env: Mapping[str, str]
+    """Of a rank, without what differs between ranks and attempts."""
     path_start: str
     """What stands in front of `sys.path` in ranks."""
     modules: tuple[str, ...]
     """What to import, in order; `?` in front: may be missing, `+`: the spec lists it."""
     folder: Path
-    """Where the agent may write: the launch's own folder."""
+    """Where `inject.write_injected` wrote."""
+
+    def suits(self, rank: RankStart) -> bool:
+        """Whether a fork of this helper is what a fresh start of the rank would be."""
+        same = (_argv(rank), rank.cwd) == (self.argv, self.cwd)
+        return same and _at_start(rank.env) == _at_start(self.env)
 
 
 class HelperLost(Exception):  # noqa: N818 - what it carries is a reason for people
@@ -66,11 +69,10 @@ class HelperLost(Exception):  # noqa: N818 - what it carries is a reason for peo
 class WarmStarter:
     """Starts ranks by forking the helper, and by exec once that is no longer possible."""
 
-    def __init__(self, plan: HelperPlan, *, env: Mapping[str, str], exec_starter: Callable[[], Starter]) -> None:
+    def __init__(self, plan: HelperPlan, *, exec_starter: Callable[[], Starter]) -> None:
         """Start the helper, which begins to import at once.
 
         Args:
-            env: environment of some rank; see `decide_helper_environment`.
             exec_starter: makes the starter that takes over.
         """
         self.fallback_reason: str | None = None
@@ -84,7 +86,7 @@ class WarmStarter:
         self._helpers_left = _MOST_HELPERS
         self._helper: Helper | None = None
         adopt_orphans()
-        self._launch_helper(decide_helper_environment(env))
+        self._launch_helper()
 
     @property
     def mode(self) -> str:
@@ -110,7 +112,7 @@ class WarmStarter:
             helper = self._helper_for(rank)
             if helper is None:
                 return self._start_by_exec(rank)
-            pid = helper.fork(render_request(rank, folder=self._plan.folder, parent=os.getpid()))
+            pid = helper.fork(render_request(rank, parent=os.getpid()))
         except HelperLost as lost:
             self._fall_back(str(lost))
             return self._start_by_exec(rank)
@@ -142,21 +144,22 @@ class WarmStarter:
         Raises:
             HelperLost.
         """
-        wanted = decide_helper_environment(rank.env)
-        if self._helper is not None and _at_start(wanted) != _at_start(self._helper.env):
+        if self._helper is not None and not self._plan.suits(rank):
             self._drop_helper()
-            self._launch_helper(wanted)
+            env = decide_helper_environment(rank.env)
+            self._plan = replace(self._plan, argv=_argv(rank), cwd=rank.cwd, env=env)
+            self._launch_helper()
         if self._helper is not None:
             self._helper.await_ready()
         return self._helper
 
-    def _launch_helper(self, env: dict[str, str]) -> None:
+    def _launch_helper(self) -> None:
         if self._helpers_left == 0:
-            self._fall_back("ranks differ in variables that an interpreter reads at its start")
+            self._fall_back("its ranks differ in what an interpreter reads at its start")
             return
         self._helpers_left -= 1
         try:
-            self._helper = Helper(self._plan, env)
+            self._helper = Helper(self._plan)
         except OSError as error:
             self._fall_back(f"its helper could not be started ({error})")
             return
@@ -189,35 +192,45 @@ class WarmStarter:
 class Helper:
     """The helper process and the agent's end of the socket to it."""
 
-    def __init__(self, plan: HelperPlan, env: dict[str, str]) -> None:
+    def __init__(self, plan: HelperPlan) -> None:
         """Start it.
 
         Raises:
             OSError: the interpreter cannot be started.
         """
-        self.env = env
         self._ready = False
         self._received = b""
         self._deadline = time.monotonic() + _IMPORT_TIMEOUT_S
         self._socket, theirs = socket.socketpair()
         self._output: IO[bytes] = tempfile.TemporaryFile(dir=plan.folder)  # noqa: SIM115 - closed in `close`
-        with theirs, open(os.devnull, "rb") as nothing:
-            argv = [plan.python, "-c", BOOT, bundle_root(), str(theirs.fileno()), plan.path_start, *plan.modules, " " * _ROOM_BYTES]
+        with theirs:
             try:
-                self._process = subprocess.Popen(
-                    argv,
-                    stdin=nothing,
-                    stdout=self._output,
-                    stderr=self._output,
-                    cwd=plan.cwd,
-                    env={**env, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"},
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
+                self._process = self._start(plan, theirs.fileno())
             except OSError:
                 self._socket.close()
                 self._output.close()
                 raise
+
+    def _start(self, plan: HelperPlan, descriptor: int) -> subprocess.Popen[bytes]:
+        env = render_helper_environment(
+            plan.env,
+            folder=plan.folder,
+            bundle=bundle_root(),
+            socket=descriptor,
+            start=plan.path_start,
+            modules=plan.modules,
+        )
+        with open(os.devnull, "rb") as nothing:
+            return subprocess.Popen(
+                [plan.argv[0], "-c", PROBE, *plan.argv],
+                stdin=nothing,
+                stdout=self._output,
+                stderr=self._output,
+                cwd=plan.cwd,
+                env=env,
+                pass_fds=[descriptor],
+                start_new_session=True,
+            )
 
     @property
     def pid(self) -> int:
@@ -318,30 +331,28 @@ class Helper:
         return f"its helper {how}" + (f" ({last})" if last else "")
 
 
+def render_interpreter_argv(python: str, entry_kind: str, entry: str, args: Sequence[str]) -> tuple[str, ...]:
+    """What a shell would start a script or a module with. Pure."""
+    return (python, *(("-m", entry) if entry_kind == "module" else (entry,)), *args)
+
+
 def decide_helper_environment(env: Mapping[str, str]) -> dict[str, str]:
     """The environment of a rank without what differs between ranks and attempts. Pure."""
     return {name: value for name, value in env.items() if name not in _OF_A_RANK}
 
 
-def render_request(rank: RankStart, *, folder: Path, parent: int) -> bytes:
+def render_request(rank: RankStart, *, parent: int) -> bytes:
     """One line of JSON for the helper. Text travels as its bytes, one character each, so that no locale is involved. Pure.
 
     Args:
-        folder: where `inject.write_injected` wrote, for a rank that has to be executed after all.
         parent: pid of the agent.
     """
     request = {
         "parent": parent,
-        "entry_kind": rank.entry_kind,
-        "argv": render_argv(rank, exists=lambda _: True),
         "cwd": rank.cwd,
         "env": dict(rank.env),
-        "injection": render_injection(rank, folder=folder, bundle=bundle_root()),
         "log_path": rank.log_path,
-        "error_path": rank.error_path,
-        "stacks_path": rank.stacks_path,
-        "stacks_signal": STACKS_SIGNAL,
-        "stacks_descriptor": STACKS_DESCRIPTOR,
+        "settings": render_settings(rank),
     }
     return json.dumps(_to_wire(request)).encode() + b"\n"
 
@@ -349,11 +360,13 @@ def render_request(rank: RankStart, *, folder: Path, parent: int) -> bytes:
 def _to_wire(value: Any) -> Any:
     if isinstance(value, str):
         return os.fsencode(value).decode("latin-1")
-    if isinstance(value, list | tuple):
-        return [_to_wire(one) for one in value]
     if isinstance(value, dict):
         return {_to_wire(key): _to_wire(one) for key, one in value.items()}
     return value
+
+
+def _argv(rank: RankStart) -> tuple[str, ...]:
+    return render_interpreter_argv(rank.python, rank.entry_kind, rank.entry, rank.args)
 
 
 def _at_start(env: Mapping[str, str]) -> dict[str, str]:

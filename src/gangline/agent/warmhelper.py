@@ -1,8 +1,10 @@
 """The warm helper: imports the heavy modules once, then forks a rank for each request of the agent.
 
-Started by `warm.py` with the user's interpreter and the ranks' environment as `python -c BOOT ROOT FD START MODULE… PADDING`. It must
-leave no trace in the ranks: until the preloaded modules are in, nothing is imported that a fresh interpreter has not loaded.
-Therefore this module, `warmchild.py` and `failure.py` import at their top only what is there already.
+It is an interpreter that was started as `python train.py …`, with the ranks' environment, and that the injected `sitecustomize` keeps
+from running the script. A forked process leaves `serve`, and the interpreter goes on by itself: it finds the script, makes
+`__main__`, prints tracebacks, exits. Nothing of that is imitated here.
+
+Until the preloaded modules are in, nothing is imported that a fresh interpreter has not loaded; `inject.py` copies this text.
 
 The two ends of a socket speak JSON lines. To the agent: `{"ready": true, "skipped": […]}` or `{"failed": "why"}`, then for each
 request `{"pid": n}` or `{"error": "why"}`. From the agent: what `warm.py: render_request` makes. An end of file ends the helper.
@@ -15,70 +17,84 @@ import gc
 import os
 import sys
 
-from gangline.agent.warmchild import Child, Kept
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
+    from collections.abc import Callable, Iterator
     from typing import Any
 
-__all__ = ["BOOT", "serve"]
-
-BOOT = """\
-import sys
-known = set(sys.modules)
-for name, part in (("gangline", ""), ("gangline.agent", "/agent")):
-    sys.modules[name] = type(sys)(name)
-    sys.modules[name].__path__ = [sys.argv[1] + "/gangline" + part]
-from gangline.agent.warmhelper import serve
-child = serve(known, sys.modules["__main__"])
-run, arguments = child.prepare()
-try:
-    run(*arguments)
-except BaseException as error:
-    child.leave(error)
-    raise
-"""
-"""The lowest frame of every rank: `serve` returns in forked ranks only. `gangline` is a bare name for its folder here, so that
-neither the package's own start nor the user's version of it is loaded."""
+__all__ = ["Kept", "Unfit", "serve"]
 
 _LONGEST_OUTPUT_BYTES = 65_536
 _READ_BYTES = 65_536
+_TITLE = b"gangline warm helper"
+_ARG_START, _ARG_END = 45, 46
+"""Fields of /proc/self/stat after the name in parentheses, from 0."""
 
 
 class Unfit(Exception):  # noqa: N818 - a finding, not a fault
     """Why this process must not fork ranks."""
 
 
-def serve(known: set[str], main: "ModuleType") -> Child:
-    """Import, then fork on request. Returns in each rank; the helper itself ends by `os._exit`.
+class Kept:
+    """What ranks need to know of the helper."""
+
+    def __init__(self) -> None:
+        self.environ = dict(os.environ)
+        """As the helper was started with."""
+        self.changes: dict[str, str | None] = {}
+        """What the imports made of it; None: removed."""
+        self.output = b""
+        """What the imports printed."""
+        self.own_modules: set[str] = set()
+        """Names in `sys.modules` that only the helper needed."""
+        self.command_line: tuple[int, bytes] | None = None
+        """Where the arguments of this process lie in memory, and what they are."""
+        self.libc: Any = None
+
+
+def serve(settings: "dict[str, str]", become: "Callable[[dict[str, Any], Kept, int], dict[str, str]]") -> "dict[str, str]":
+    """Import, then fork on request. Returns in each rank, with its settings; the helper itself ends by `os._exit`.
 
     Args:
-        known: names in `sys.modules` before anything of Gangline was loaded.
-        main: the module that runs BOOT; kept alive.
+        settings: `socket` (a descriptor), `start` (what will stand in front of `sys.path`), `modules` (see `_import_all`).
+        become: `warmchild.become`.
     """
-    bundle, descriptor, start, *modules = sys.argv[1], int(sys.argv[2]), *sys.argv[3:-1]
-    for name in set(sys.modules) - known:
-        del sys.modules[name]
-    kept = Kept(main=main, bundle=bundle, environ=dict(os.environ))
-    _be_default()
+    descriptor, kept = int(settings["socket"]), Kept()
+    kept.command_line = _hide_command_line()
+    _reset_signals()
     try:
-        skipped = _import_all(start, modules, known)
+        skipped = _import_all(settings["start"], settings["modules"].split())
         _inspect(kept, descriptor)
     except Unfit as unfit:
         _send(descriptor, {"failed": str(unfit)})
         os._exit(0)
     _send(descriptor, {"ready": True, "skipped": skipped})
     for request in _requests(descriptor):
-        child = _fork(descriptor, request, kept)
-        if child is not None:
-            return child
+        gate = _fork(descriptor)
+        if gate is not None:
+            return become(request, kept, gate)
     os._exit(0)
 
 
-def _be_default() -> None:
-    """Signals as a shell hands them to a program, whatever the agent does with its own."""
+def _hide_command_line() -> "tuple[int, bytes] | None":
+    """Be `gangline warm helper` in `ps`, so that who looks for the script finds ranks alone. Ranks undo it."""
+    try:
+        with open("/proc/self/stat", "rb") as file:
+            fields = file.read().rpartition(b") ")[2].split()
+        begin, end = int(fields[_ARG_START]), int(fields[_ARG_END])
+        memory = os.open("/proc/self/mem", os.O_RDWR)
+        try:
+            arguments = os.pread(memory, end - begin, begin)
+            os.pwrite(memory, _TITLE[: end - begin - 1].ljust(end - begin, b"\0"), begin)
+        finally:
+            os.close(memory)
+    except OSError:  # a kernel that forbids it: the helper looks like a rank, and ranks as they should
+        return None
+    return begin, arguments
+
+
+def _reset_signals() -> None:
+    """As a shell hands them to a program, whatever the agent does with its own."""
     import _signal  # noqa: PLC0415 - loaded by every interpreter at its start
 
     for number in _signal.valid_signals():
@@ -87,15 +103,17 @@ def _be_default() -> None:
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 
-def _import_all(start: str, modules: "list[str]", known: "set[str]") -> "list[str]":
+def _import_all(start: str, modules: "list[str]") -> "list[str]":
     """Import with the `sys.path` that the script will have; returns what was left out.
 
     Args:
-        start: what stands in front of `sys.path`.
+        start: what the interpreter will put in front of `sys.path`.
         modules: a leading `?` marks those that may be missing, `+` those that the spec lists, which may be local ones.
     """
-    if not getattr(sys.flags, "safe_path", False):
-        sys.path[0] = start
+    known = set(sys.modules)
+    safe_path = getattr(sys.flags, "safe_path", False)
+    if not safe_path:
+        sys.path.insert(0, start)
     enabled = gc.isenabled()
     gc.disable()  # nothing but waste of time while modules come in
     libraries = [name for name in modules if not name.startswith("+")]
@@ -106,6 +124,9 @@ def _import_all(start: str, modules: "list[str]", known: "set[str]") -> "list[st
             _import(name[1:])
     if enabled:
         gc.enable()
+    if not safe_path:
+        sys.path.remove(start)
+    sys.path_importer_cache.pop(start, None)
     return skipped
 
 
@@ -125,22 +146,19 @@ def _refuse_local(start: str, known: "set[str]") -> None:
         spec = getattr(sys.modules[name], "__spec__", None)
         if "." in name or not getattr(spec, "has_location", False):
             continue
-        origin = spec.origin
-        folder, file = os.path.split(os.path.realpath(origin))
+        folder, file = os.path.split(os.path.realpath(spec.origin))
         if (os.path.dirname(folder) if file == "__init__.py" else folder) == start:
-            raise Unfit(f"{origin} stands in for a module of that name which a library imports")
+            raise Unfit(f"{spec.origin} stands in for a module of that name which a library imports")
 
 
 def _inspect(kept: Kept, descriptor: int) -> None:
     """Note what the imports did to this process, and refuse what a fork would share or lose."""
     before = set(sys.modules)
-    import ctypes  # noqa: PLC0415 - not before the preloaded modules; taken out in ranks that did not load it
-    import json  # noqa: PLC0415 - the same
+    import ctypes  # noqa: PLC0415 - not before the preloaded modules; taken out again in ranks
+    import json  # noqa: F401, PLC0415 - the same
 
     kept.own_modules = set(sys.modules) - before
-    kept.json = json
     kept.libc = ctypes.CDLL(None)
-    kept.libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
     changed = {name for name in {*kept.environ, *os.environ} if kept.environ.get(name) != os.environ.get(name)}
     kept.changes = {name: os.environ.get(name) for name in changed}
     sys.stdout.flush()
@@ -149,6 +167,8 @@ def _inspect(kept: Kept, descriptor: int) -> None:
     _refuse_devices()
     _refuse_files(descriptor)
     _refuse_threads()
+    # What the imports made is left out of garbage collections from here on, also in ranks: their pages stay shared, and a rank
+    # ends in half the time.
     gc.freeze()
 
 
@@ -179,13 +199,13 @@ def _refuse_threads() -> None:
     if probe == 0:
         os._exit(0)
     os.waitpid(probe, 0)
-    threads = os.listdir("/proc/self/task")
-    if len(threads) > 1:
-        raise Unfit(f"an import started {len(threads) - 1} thread(s), which a fork would lose")
+    threads = len(os.listdir("/proc/self/task")) - 1
+    if threads:
+        raise Unfit(f"an import started {threads} thread(s), which a fork would lose")
 
 
-def _fork(descriptor: int, request: "dict[str, Any]", kept: Kept) -> "Child | None":
-    """Fork one rank. Returns its `Child` in the rank and None in the helper."""
+def _fork(descriptor: int) -> "int | None":
+    """Fork one rank. In the rank: the descriptor of its gate, see `warmchild.py`; in the helper: None."""
     gate_read, gate_write = os.pipe()
     told_read, told_write = os.pipe()
     stem = _try_fork()
@@ -193,7 +213,7 @@ def _fork(descriptor: int, request: "dict[str, Any]", kept: Kept) -> "Child | No
         rank = _try_fork()
         if rank == 0:
             os.close(gate_write)
-            return Child(request, kept, gate=gate_read)
+            return gate_read
         if rank is not None:
             os.write(told_write, str(rank).encode())
         os._exit(0)
@@ -231,10 +251,7 @@ def _requests(descriptor: int) -> "Iterator[dict[str, Any]]":
     import json  # noqa: PLC0415 - see the module's docstring
 
     waiting = b""
-    while True:
-        piece = os.read(descriptor, _READ_BYTES)
-        if not piece:
-            return
+    while piece := os.read(descriptor, _READ_BYTES):
         *lines, waiting = (waiting + piece).split(b"\n")
         for line in lines:
             yield json.loads(line)

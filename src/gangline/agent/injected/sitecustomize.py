@@ -1,8 +1,13 @@
-"""Put in front of a Python rank's path by exec start: it reports the exception that ends the rank, and then is not there.
+"""Put in front of a Python rank's path; it does its work before the script begins, and then is not there.
 
-The script sees the `sys.path`, `PYTHONPATH` and `sitecustomize` that it would see without us, and what the script starts in
-its turn gets its environment without us, too. Runs in whatever interpreter the user chose, before anything else: it imports
-nothing but what is loaded anyway or built in, and never raises.
+The script sees the `sys.path`, `PYTHONPATH` and `sitecustomize` that it would see without us, and what it starts in its turn gets its
+environment without us, too. Runs in whatever interpreter the user chose: it imports nothing but what is loaded anyway or built in.
+
+Three ways to be started, told by the environment (`inject.py`):
+    exec    this process is a rank: report what ends it, and dump its stacks on a signal
+    probe   show that this file is loaded at all, by executing the interpreter again as
+    warm    the warm helper: an interpreter that was asked to run the script and waits here, before its first line. It imports, and
+            forks on request; each fork then goes on as that interpreter would: it runs the script.
 """
 
 import os
@@ -10,21 +15,20 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType
+    from types import FrameType, ModuleType
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _VARIABLE = "GANGLINE_INJECTED"
-_KEYS = ("pythonpath", "bundle", "error", "stacks", "signal", "descriptor")
 _SEPARATOR = "\x1f"
 
 
-def _read_settings() -> dict[str, str]:
-    """What `inject.py` wrote into the environment; empty where it is not there or of another version."""
+def _read_settings() -> "dict[str, str]":
+    """What `inject.py` wrote into the environment; empty where it is not there."""
     fields = os.environ.pop(_VARIABLE, "").split(_SEPARATOR)
-    return dict(zip(_KEYS, fields)) if len(fields) == len(_KEYS) else {}  # noqa: B905 - lengths were compared
+    return dict(field.split("=", 1) for field in fields) if fields != [""] else {}
 
 
-def _leave_path(settings: dict[str, str]) -> None:
+def _leave_path(settings: "dict[str, str]") -> None:
     """Undo PYTHONPATH, for this interpreter and for what it starts."""
     rest = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry != _FOLDER]
     if rest or settings.get("pythonpath") == "empty":
@@ -33,14 +37,55 @@ def _leave_path(settings: dict[str, str]) -> None:
         os.environ.pop("PYTHONPATH", None)
     sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
     sys.path_importer_cache.pop(_FOLDER, None)
-    if settings:
+    if settings and settings["bundle"] not in sys.path:
         sys.path.append(settings["bundle"])
+
+
+def _find_environments_own() -> "BaseException | None":
+    """Run the `sitecustomize` that this file stands in front of; what its import raises, also when there is none."""
+    sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # noqa: F401, PLC0415 - this file has left the path
+    except BaseException as error:  # noqa: BLE001 - raised again in the end
+        return error
+    return None
+
+
+def _install(settings: "dict[str, str]") -> None:
+    if settings["mode"] == "warm":
+        settings = _serve(settings)
+    _report_failure(settings["error"])
+    try:
+        _register_stacks(settings)
+    except (OSError, ValueError, RuntimeError, AttributeError) as trouble:  # no such signal here, a low limit of files
+        os.write(2, f"gangline: no stacks can be taken of this rank: {trouble}\n".encode("utf-8", "replace"))
+
+
+def _serve(settings: "dict[str, str]") -> "dict[str, str]":
+    """Be the helper; returns in ranks. Whatever goes wrong must not end in the script being run by the helper itself."""
+    try:
+        become = _load("warmchild.py")["become"]
+        return _load("warmhelper.py")["serve"](settings, become)  # type: ignore[operator,no-any-return]
+    except BaseException as error:  # noqa: BLE001 - told, and the end of this process
+        os.write(2, f"gangline: warm start failed: {type(error).__name__}: {error}\n".encode("utf-8", "replace"))
+        os._exit(125)
+
+
+def _execute_helper(settings: "dict[str, str]") -> None:
+    """This file was loaded, so it will be loaded again: only now is it safe to ask for the script."""
+    signal = _borrow("_signal")
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    argv = sys.orig_argv[3:]
+    settings["mode"] = "warm"
+    os.environ[_VARIABLE] = _SEPARATOR.join(f"{key}={value}" for key, value in settings.items())
+    os.execvpe(argv[0], argv, os.environ)
 
 
 def _report_failure(error_path: str) -> None:
     """At the exit of this process, describe what ended it. What is printed, and by whom, does not change."""
     rank = os.getpid()
-    leaving: list[tuple[object, FrameType]] = []
+    leaving: "list[tuple[object, FrameType]]" = []  # noqa: UP037 - not evaluated
     exit_by = sys.exit
 
     def exit_and_tell(status: object = None, /) -> None:
@@ -52,18 +97,15 @@ def _report_failure(error_path: str) -> None:
     def at_exit() -> None:
         # The interpreter keeps the exception that it printed last. A SystemExit is not printed: only its call is known.
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        if os.getpid() != rank or (error is None and not leaving):
-            return
-        write = _load("failure.py")["write_failure"]
-        if error is None:
-            error = SystemExit(leaving[0][0])
-        write(error_path, error, error.__traceback__)
+        if os.getpid() == rank and (error is not None or leaving):
+            write = _load("failure.py")["write_failure"]
+            write(error_path, error or SystemExit(leaving[0][0]))  # type: ignore[operator]
 
     sys.exit = exit_and_tell  # type: ignore[assignment]
     _borrow("atexit").register(at_exit)
 
 
-def _register_stacks(settings: dict[str, str]) -> None:
+def _register_stacks(settings: "dict[str, str]") -> None:
     """Dump the stacks of all threads into the rank's file on a signal; its descriptor stays out of the way."""
     opened = os.open(settings["stacks"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     descriptor = os.dup2(opened, int(settings["descriptor"]), inheritable=False)
@@ -71,7 +113,7 @@ def _register_stacks(settings: dict[str, str]) -> None:
     _borrow("faulthandler").register(int(settings["signal"]), file=descriptor, all_threads=True, chain=False)
 
 
-def _borrow(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202 - modules differ in what they hold
+def _borrow(name: str) -> "ModuleType":
     """A built-in module, without leaving it behind in `sys.modules`."""
     known = name in sys.modules
     module = __import__(name)
@@ -80,29 +122,22 @@ def _borrow(name: str):  # type: ignore[no-untyped-def]  # noqa: ANN202 - module
     return module
 
 
-def _load(name: str) -> dict[str, object]:
+def _load(name: str) -> "dict[str, object]":
     """The globals of a file next to this one."""
     path = os.path.join(_FOLDER, name)
-    with open(path, encoding="utf-8") as file:
-        namespace: dict[str, object] = {"__name__": "gangline_failure", "__file__": path}
-        exec(compile(file.read(), path, "exec"), namespace)  # noqa: S102 - our own file
+    namespace: "dict[str, object]" = {"__name__": name, "__file__": path}  # noqa: UP037 - not evaluated
+    with open(path, "rb") as file:
+        exec(compile(file.read(), path, "exec", dont_inherit=True), namespace)  # noqa: S102 - our own file
     return namespace
 
 
-def _install() -> None:
-    settings = _read_settings()
-    _leave_path(settings)
-    if not settings:
-        return
-    _report_failure(settings["error"])
-    try:
-        _register_stacks(settings)
-    except (OSError, ValueError, RuntimeError, AttributeError) as trouble:  # no such signal here, a low limit of files
-        os.write(2, f"gangline: no stacks can be taken of this rank: {trouble}\n".encode("utf-8", "replace"))
-
-
 if __name__ == "sitecustomize":
-    _install()
-    # The environment's own: this file has left the path. Where there is none, the import fails as it would without us.
-    sys.modules.pop("sitecustomize", None)
-    import sitecustomize  # noqa: F401
+    _settings = _read_settings()
+    if _settings.get("mode") == "probe":
+        _execute_helper(_settings)
+    _leave_path(_settings)
+    _error = _find_environments_own()
+    if _settings:
+        _install(_settings)
+    if _error is not None:
+        raise _error
