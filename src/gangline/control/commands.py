@@ -224,14 +224,14 @@ class Commands:
         asked = {"stop_asked": now, "stop_grace_s": grace_s, "stop_by": by}
         if run.phase is Phase.STOPPING:
             return self._hurry(run, asked) if grace_s is not None else run
-        if run.placement is None and run.handle is None:
+        if run.phase is Phase.PREEMPTED or (run.placement is None and run.handle is None):
             ended = {**asked, "ended": now, "exit_code": STOPPED_EXIT_CODE}
             return self._store.move(
                 run,
                 Phase.STOPPED,
                 at=now,
                 reason=Reason.STOPPED_BY_USER,
-                message=f"Stopped by {by} before it held any machines.",
+                message=f"Stopped by {by} while it held no machines.",
                 changes=ended,
             )
         moved = self._store.move(run, Phase.STOPPING, at=now, message=f"Stopping: asked by {by}.", changes=asked)

@@ -265,7 +265,7 @@ def _lost(facts: Facts) -> list[Step]:
     observation = facts.observation
     if observation is not None and observation.cancelled:
         return [_stopped(facts, _outside(observation))]
-    preempted = observation is not None and observation.preempted
+    preempted = facts.run.phase is Phase.PREEMPTED or (observation is not None and observation.preempted)
     reason = Reason.PREEMPTED if preempted else Reason.NODE_LOST if facts.newest is not None else Reason.PLATFORM
     message = _loss_message(facts, reason)
     decision = decide_restart(facts.policy, facts.used, reason)
@@ -340,6 +340,8 @@ def _silent(facts: Facts) -> list[Step]:
 
 def _alive(facts: Facts) -> list[Step]:
     run, newest = facts.run, facts.newest
+    if run.phase is Phase.PREEMPTED:
+        return []
     if newest is None:
         return _pending(facts)
     if newest.next == "restart" or (newest.running is None and len(facts.attempts) > 1):

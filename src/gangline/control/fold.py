@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from gangline.store.rows import AttemptRow, CheckpointRow, NewEvent, Points
 
@@ -63,25 +63,28 @@ def journal_events(attempt: int, node: int, records: Iterable[Mapping[str, Any]]
 
 
 def apply_result(attempt: AttemptRow, result: Mapping[str, Any]) -> AttemptRow:
-    """An attempt that has ended, as its leader says."""
-    ranks = [_rank_view(entry) for entry in result.get("ranks") or () if isinstance(entry, Mapping)]
-    given = {
-        name: result[name]
-        for name in ("started", "running", "resume", "resume_step", "start_mode", "exit_code", "budget")
-        if result.get(name) is not None
-    }
+    """An attempt that has ended, as its leader says. What the result leaves out stays as the journals told it."""
+    listed = result.get("ranks")
+    ranks = [_rank_view(entry) for entry in listed if _is_rank(entry)] if isinstance(listed, list) else []
+    failure = result.get("first_failure")
     return replace(
         attempt,
-        outcome=str(result.get("outcome") or "failed"),
-        reason=None if result.get("reason") is None else str(result["reason"]),
-        message=str(result.get("message") or ""),
+        outcome=_text(result.get("outcome")) or "failed",
+        reason=_text(result.get("reason")),
+        message=_text(result.get("message")) or "",
+        exit_code=_integer(result.get("exit_code")),
+        started=_first(_number(result.get("started")), attempt.started),
+        running=_first(_number(result.get("running")), attempt.running),
         ended=_number(result.get("ended")),
-        next=str(result.get("next") or "end"),
-        next_delay_s=_number(result.get("next_delay_s")) or 0.0,
-        restart_message=str(result.get("restart_message") or ""),
-        first_failure=result.get("first_failure"),
+        resume=_first(_text(result.get("resume")), attempt.resume),
+        resume_step=_first(_integer(result.get("resume_step")), attempt.resume_step),
+        start_mode=_first(_text(result.get("start_mode")), attempt.start_mode),
+        next=_text(result.get("next")) or "end",
+        next_delay_s=max(0.0, _number(result.get("next_delay_s")) or 0.0),
+        budget=_text(result.get("budget")),
+        restart_message=_text(result.get("restart_message")) or "",
+        first_failure=failure if isinstance(failure, Mapping) else None,
         ranks=ranks or attempt.ranks,
-        **given,
     )
 
 
@@ -189,16 +192,32 @@ def _value(raw: object) -> float | None:
     try:
         return float(raw)
     except OverflowError:
-        return math.copysign(math.inf, raw)
+        return math.inf if raw > 0 else -math.inf
+
+
+def _text(raw: object) -> str | None:
+    """Text that says something."""
+    return raw if isinstance(raw, str) and raw else None
+
+
+_T = TypeVar("_T")
+
+
+def _first(new: _T | None, old: _T | None) -> _T | None:
+    return old if new is None else new
+
+
+def _is_rank(entry: object) -> bool:
+    return isinstance(entry, Mapping) and _integer(entry.get("rank")) is not None
 
 
 def _started(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "started": _number(record.get("t")),
         "launch": _integer(record.get("launch")) or 0,
-        "resume": record.get("resume") or None,
+        "resume": _text(record.get("resume")),
         "resume_step": _integer(record.get("resume_step")),
-        "start_mode": record.get("start_mode"),
+        "start_mode": _text(record.get("start_mode")),
     }
 
 

@@ -35,6 +35,7 @@ def test_a_run_starts_runs_and_succeeds(plant):
 
 def test_machines_are_held_until_the_agents_are_gone(plant):
     run = plant.submit(procs_per_node=8)
+    plant.clock.advance(1)
     second = plant.submit(procs_per_node=8, key="second")
     plant.tick()
     leader = plant.leader(run)

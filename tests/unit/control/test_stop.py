@@ -186,3 +186,19 @@ def test_a_stop_that_arrives_while_the_launch_is_being_started(plant, monkeypatc
     plant.tick(4)
     assert plant.phase(run) == "stopped"
     assert plant.backend.live() == []
+
+
+def test_a_preempted_run_that_waits_for_its_agents_to_go_stops_at_once(plant):
+    run = plant.submit()
+    plant.tick()
+    leader = plant.leader(run)
+    leader.begin()
+    plant.tick()
+    leader.end("preempted", next_step="relaunch", reason="preempted", budget="preemption")
+    plant.tick()
+    assert plant.phase(run) == "preempted"
+    assert plant.commands.stop(run, grace_s=None, by="bob")["phase"] == "stopped"
+    plant.backend.kill(run)
+    plant.tick(3)
+    assert plant.phase(run) == "stopped"
+    assert plant.store.run(run).handle is None
