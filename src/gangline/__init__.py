@@ -5,7 +5,7 @@ Everything is loaded when it is first used; nothing here may import more than th
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # what type checkers take for true; `typing` itself would cost more than all the rest of this import
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` would cost more than all the rest here
 
 if TYPE_CHECKING:
     from gangline.training import (

@@ -53,7 +53,11 @@ CONTEXT_FIELDS = [
 def loaded_by(code: str) -> set[str]:
     """Modules that a fresh interpreter, without site packages, loads for a piece of code."""
     source = gangline.__file__.rsplit("/gangline/", 1)[0]
-    script = f"import sys; sys.path.insert(0, {source!r}); before = set(sys.modules)\n{code}\nprint(*(set(sys.modules) - before))"
+    before, after = (
+        f"import sys; sys.path.insert(0, {source!r}); seen = set(sys.modules)",
+        "print(*(set(sys.modules) - seen))",
+    )
+    script = f"{before}\n{code}\n{after}"
     done = subprocess.run([sys.executable, "-S", "-c", script], capture_output=True, text=True, check=True)
     return set(done.stdout.split())
 
@@ -88,6 +92,7 @@ def test_an_import_loads_next_to_nothing() -> None:
 
 
 def test_using_all_of_it_loads_the_standard_library_alone() -> None:
-    code = "import gangline\nfor name in gangline.__all__: getattr(gangline, name)\ngangline.log({'x': 1}); gangline.should_stop()"
+    use_all = "for name in gangline.__all__: getattr(gangline, name)"
+    code = f"import gangline\n{use_all}\ngangline.log({{'x': 1}}); gangline.should_stop()"
     roots = {name.partition(".")[0] for name in loaded_by(code)}
     assert roots - {"gangline"} <= set(sys.stdlib_module_names)

@@ -98,7 +98,7 @@ def test_latest_loads_after_every_kill(tmp_path: Path) -> None:
         assert_loads(found)
         if os.path.lexists(tmp_path / "latest"):
             pointed = judge((tmp_path / "latest").resolve(strict=True))
-            assert pointed.step <= newest_step  # a kill between manifest and move leaves it one behind, until the next save
+            assert pointed.step <= newest_step  # behind, if the kill came before the move
             assert_loads(pointed)
     complete = [one for one in find_checkpoints(tmp_path) if one.complete]
     assert newest_step > 0

@@ -22,7 +22,8 @@ import gangline
 from gangline.training import saving
 from gangline.training.gathering import Patience
 rank = gangline.current().rank
-saving._saver = saving.Saver(gangline.current(), patience=Patience(notice_s=0.2, entry_s=0.6, known_absent_s=0.3, save_s=20))
+patience = Patience(notice_s=0.2, entry_s=ENTRY_S, known_absent_s=0.3, save_s=60)
+saving._saver = saving.Saver(gangline.current(), patience=patience)
 def save(step, **keys):
     with gangline.checkpoint(step, **keys) as path:
         (path / f"rank-{rank}").write_text(f"step {step} attempt {gangline.current().attempt}")
@@ -34,7 +35,9 @@ pytestmark = pytest.mark.integration
 
 
 @contextmanager
-def gang(folder: Path, code: str, *, attempt: int = 0, platform: bool = True) -> Iterator[list[subprocess.Popen[str]]]:
+def gang(
+    folder: Path, code: str, *, attempt: int = 0, platform: bool = True, entry_s: float = 60.0
+) -> Iterator[list[subprocess.Popen[str]]]:
     ranks = []
     for rank in range(WORLD_SIZE):
         env = {
@@ -50,10 +53,8 @@ def gang(folder: Path, code: str, *, attempt: int = 0, platform: bool = True) ->
                 "GANGLINE_ATTEMPT": str(attempt),
                 "GANGLINE_RUN_DIR": str(folder / "run"),
             }
-        command = [sys.executable, "-c", PROLOGUE + code + EPILOGUE]
-        ranks.append(
-            subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
+        command = [sys.executable, "-c", PROLOGUE.replace("ENTRY_S", str(entry_s)) + code + EPILOGUE]
+        ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
     try:
         yield ranks
     finally:
@@ -76,7 +77,7 @@ def warnings(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("platform", [True, False])
-def test_all_ranks_write_into_one_checkpoint(tmp_path: Path, platform: bool) -> None:
+def test_all_ranks_write_into_one_checkpoint(tmp_path: Path, *, platform: bool) -> None:
     code = "for step in (10, 20, 20, 30):\n    save(step)"
     for start in range(2):
         with gang(tmp_path, code, attempt=start, platform=platform) as ranks:
@@ -86,7 +87,7 @@ def test_all_ranks_write_into_one_checkpoint(tmp_path: Path, platform: bool) -> 
     newest, skipped = newest_complete(tmp_path / "ckpt", checksums=True)
     assert newest is not None
     assert ((newest.step, newest.attempt), skipped) == ((30, 1), [])
-    assert os.listdir(tmp_path / "ckpt" / ".saving") == []
+    assert list((tmp_path / "ckpt" / ".saving").iterdir()) == []
 
 
 def test_a_slow_rank_is_waited_for(tmp_path: Path) -> None:
@@ -132,7 +133,7 @@ def test_the_if_rank_0_habit(tmp_path: Path) -> None:
 
 
 def test_the_habit_without_rank0_only_is_explained_and_does_not_stop_training(tmp_path: Path) -> None:
-    with gang(tmp_path, "if rank == 0:\n    save(10)") as ranks:
+    with gang(tmp_path, "if rank == 0:\n    save(10)", entry_s=0.6) as ranks:
         results = outcomes(ranks)
     assert [(code, out) for code, out, _ in results] == [(0, "trained on\n")] * WORLD_SIZE
     assert "gangline.checkpoint(10, rank0_only=True)" in results[0][2]

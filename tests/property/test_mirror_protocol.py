@@ -33,7 +33,7 @@ def test_pieces_in_any_order_and_number_give_the_source(data: bytes, events: st.
             try:
                 apply(folder, "x.log", start, data[start:end])
             except Gap as gap:
-                assert start > gap.size
+                assert start > gap.size  # noqa: PT017 - whether there is a gap depends on the draw
             assert data.startswith(copy.read_bytes())
         size = copy.stat().st_size if copy.exists() else 0
         apply(folder, "x.log", size, data[size:])

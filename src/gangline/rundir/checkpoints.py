@@ -94,7 +94,7 @@ def find_checkpoints(root: str | os.PathLike[str], *, checksums: bool = False) -
 def newest_complete(
     root: str | os.PathLike[str], *, run_id: str | None = None, checksums: bool = False
 ) -> tuple[FoundCheckpoint | None, list[FoundCheckpoint]]:
-    """The checkpoint to resume from, and the newer folders that were passed over, newest first, each with its `why_not`.
+    """The checkpoint to resume from, and the newer folders that were passed over, newest first, with their `why_not`.
 
     Args:
         run_id: only checkpoints that this run has committed count; None: those of any run.
@@ -178,7 +178,7 @@ def _fault(folder: Path, files: Mapping[str, Any], *, checksums: bool) -> str:
             crc32 = entry.get("crc32")
             if checksums and crc32 and crc32_of(folder / name) != crc32:
                 return f"`{name}` is not what was saved (its checksum differs)"
-        except FileNotFoundError:
+        except FileNotFoundError:  # noqa: PERF203 - each file has its own fault
             return f"`{name}` is missing"
         except (OSError, ValueError) as error:
             return f"`{name}` cannot be read ({error})"

@@ -51,7 +51,7 @@ _MOST_NAMES = 10_000
 _THREADS = 4
 
 
-class CommitRefused(GanglineError):
+class CommitRefused(GanglineError):  # noqa: N818 - errors are named for what happened
     """What was saved cannot count as a checkpoint."""
 
     code = "commit_refused"
@@ -212,7 +212,7 @@ def _remove_unfinished(root: Path, found: list[FoundCheckpoint], *, run_id: str,
 
 
 def _is_over(owner: Mapping[str, Any], attempt: int) -> bool:
-    """Whether whoever began a save has surely ended: a platform ends an attempt before the next, others are looked up."""
+    """Whether who began a save has surely ended: a platform ends an attempt before the next, others are looked up."""
     begun_in = owner.get("attempt")
     if not isinstance(begun_in, int) or begun_in >= attempt:
         return False

@@ -28,13 +28,13 @@ TEMPORARY_SUFFIX = ".tmp"
 """How private names end; whoever lists a folder may leave them out."""
 
 
-class Unreadable(GanglineError):
+class Unreadable(GanglineError):  # noqa: N818 - errors are named for what happened
     """A file of the run directory holds something else than it should."""
 
     code = "unreadable"
 
 
-def write_json(path: str | os.PathLike[str], obj: Any, *, mode: int = 0o644, durable: bool = False) -> None:
+def write_json(path: str | os.PathLike[str], obj: object, *, mode: int = 0o644, durable: bool = False) -> None:
     """Write an object as UTF-8 JSON with a newline at its end; see `write_bytes`."""
     write_text(path, json.dumps(obj, ensure_ascii=False) + "\n", mode=mode, durable=durable)
 

@@ -37,7 +37,7 @@ class JournalWriter:
         self._torn = _ends_torn(self._descriptor)
         self._seq = _last_seq(self._descriptor) + 1
 
-    def write(self, kind: str, **keys: Any) -> dict[str, Any]:
+    def write(self, kind: str, **keys: object) -> dict[str, Any]:
         """Append one record and return it, with `seq`, `t` (wall clock) and `m` (monotonic clock) filled in.
 
         Values that JSON has no form for are written as their `str`.

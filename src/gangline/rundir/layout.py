@@ -12,7 +12,7 @@
     <run>/launches/000/leader.json           address of the leader, written by rename once it listens
     <run>/attempts/0/gang.json               members of the attempt
     <run>/attempts/0/notice.json             a stop or preemption notice, for `gangline.should_stop()`
-    <run>/attempts/0/stop_at.json            rank 0's word on when all ranks obey the notice; see `gangline.training.stopping`
+    <run>/attempts/0/stop_at.json            rank 0's word on when all ranks obey the notice
     <run>/attempts/0/result.json             how the attempt ended; once, by rename, by the leader
     <run>/attempts/0/node-000/events.jsonl   journal of that agent
     <run>/attempts/0/node-000/system.jsonl   samples of CPU, memory, disk, network, accelerators

@@ -88,7 +88,7 @@ class IndexReader:
     def _bisect(
         self, before: Callable[[tuple[float, int]], bool]
     ) -> tuple[tuple[float, int], tuple[float, int] | None]:
-        """The last record for which `before` holds (else `_NOTHING`), and the one that follows it (None: there is none)."""
+        """The last record for which `before` holds (else `_NOTHING`), and the one after it (None: there is none)."""
         try:
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         except (FileNotFoundError, NotADirectoryError):

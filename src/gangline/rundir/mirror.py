@@ -102,7 +102,7 @@ class PullReport:
     """What one pull did."""
 
     cursor: dict[str, tuple[int, int, int]]
-    """Marks of the files that are up to date; give it to the next pull, which then skips them. Losing it costs time alone."""
+    """Marks of files that are up to date; the next pull takes it and skips them. Losing it costs time alone."""
     num_bytes: int = 0
     problems: dict[str, str] = field(default_factory=dict)
     """Files that could not be copied, and why; the others were."""
@@ -125,7 +125,7 @@ class Source(Protocol):
 
 
 def is_mirrored(path: str) -> bool:
-    """Whether a file of a run directory belongs to the mirror: what agents and ranks write, without code and checkpoints."""
+    """Whether a file belongs to the mirror: what agents and ranks write, without code and checkpoints."""
     parts = path.split("/")
     if is_temporary(parts[-1]):
         return False
@@ -305,7 +305,7 @@ def _write_new(name: str, folder: int, piece: Piece) -> None:
 
 @contextlib.contextmanager
 def _open_parent(root: str | os.PathLike[str], path: str, *, create: bool = True) -> Iterator[tuple[int, str]]:
-    """The folder of a file below a root, as a descriptor, and the file's name; no step on the way is a symbolic link."""
+    """The folder of a file below a root, as a descriptor, and the file's name; no step there is a symbolic link."""
     parts = path.split("/")
     if any(part in {"", ".", ".."} or "\0" in part for part in parts) or len(path) > _LONGEST_PATH:
         raise UnsafePath(f"`{path}` is no path inside a run directory", fix="Send paths relative to it, without `..`")

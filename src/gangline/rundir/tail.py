@@ -117,7 +117,7 @@ class LogFollower:
         self.offset = offset
 
     def read(self, *, limit_bytes: int = _CHUNK_BYTES) -> bytes:
-        """What is new, at most `limit_bytes` at once; b"" where there is nothing (yet). A half-written character waits."""
+        """What is new, at most `limit_bytes` at once; b"" where there is nothing. A half-written character waits."""
         chunk = read_chunk(self.path, self.offset, limit_bytes=limit_bytes)
         if chunk.offset != self.offset:  # shorter than it was: a mirror that is being filled again
             return b""

@@ -35,7 +35,7 @@ class Context:
     keep_last: int = _DEFAULT_KEEP_LAST
     """Newest checkpoints that are kept; 0 keeps all."""
     resume: Path | None = None
-    """Checkpoint that this attempt starts from, the same on all ranks; see `latest_checkpoint`, which also works alone."""
+    """Checkpoint that this attempt starts from, the same on all ranks; `latest_checkpoint` also works alone."""
     is_gangline: bool = False
     """Whether a Gangline agent started this process."""
 

@@ -91,8 +91,8 @@ class Gathering:
         if _wait(look, self._patience.notice_s):
             return found[0]
         session.say(
-            f"rank {self._context.rank} waits for rank 0 to enter gangline.checkpoint({key.step}). Every rank has to enter it; "
-            f"to save on one rank only, use rank 0 and gangline.checkpoint({key.step}, rank0_only=True)"
+            f"rank {self._context.rank} waits for rank 0 to enter gangline.checkpoint({key.step}). Every rank has to "
+            f"enter it; to save on one rank only, use rank 0 and gangline.checkpoint({key.step}, rank0_only=True)"
         )
         if _wait(look, self._patience.entry_s - self._patience.notice_s):
             return found[0]
@@ -111,26 +111,19 @@ class Gathering:
         notes = _Notes(folder, self._context.world_size)
         said = False
         pause = _FIRST_PAUSE_S
-        while True:
-            notes.read()
-            self._others_seen = self._others_seen or notes.anybody
-            if notes.failed:
-                self._close_failed(folder, notes)
-                return f"{_ranks(notes.failed)} failed while saving"
-            if not notes.missing:
-                return ""
-            waited_s = time.monotonic() - began
-            if waited_s >= self._limit_s(notes):
-                self._given_up = True
-                return self._render_absent(notes, key, waited_s)
+        while not self._is_over(notes, waited_s := time.monotonic() - began):
             if waited_s >= self._patience.notice_s and not said:
                 said = True
-                session.say(self._render_wait(notes, key, waited_s))
+                session.say(_render_wait(notes, key, waited_s))
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
+        if notes.failed:
+            self._close_failed(folder, notes)
+            return f"{_ranks(notes.failed)} failed while saving"
+        return _render_absent(notes, key, waited_s) if notes.missing else ""
 
     def give_up(self, folder: Path) -> None:
-        """Rank 0 failed inside the block: the save never counts. The folder goes at once if nobody writes there any more."""
+        """Rank 0 failed inside the block: the save never counts. Its folder goes if nobody writes there any more."""
         notes = _Notes(folder, self._context.world_size)
         notes.read()
         self._close_failed(folder, notes)
@@ -144,6 +137,17 @@ class Gathering:
                 found.append((owner.get("time", 0.0), folder))
         return [folder for _, folder in sorted(found)]
 
+    def _is_over(self, notes: _Notes, waited_s: float) -> bool:
+        """Whether rank 0 need not wait any more: all have left, one has failed, or patience has ended."""
+        notes.read()
+        self._others_seen = self._others_seen or notes.anybody
+        if notes.failed or not notes.missing:
+            return True
+        if waited_s < self._limit_s(notes):
+            return False
+        self._given_up = True
+        return True
+
     def _limit_s(self, notes: _Notes) -> float:
         if not notes.absent:
             return self._patience.save_s
@@ -156,22 +160,6 @@ class Gathering:
                 discard(folder)
             except OSError as error:
                 session.writer().warn(f"cannot remove the failed save {folder.name} ({error.strerror})")
-
-    def _render_wait(self, notes: _Notes, key: SaveKey, waited_s: float) -> str:
-        if notes.absent:
-            return (
-                f"rank 0 has waited {waited_s:.0f} s for {_ranks(notes.absent)} to enter gangline.checkpoint({key.step}). "
-                f"Every rank has to enter it; inside `if rank == 0:` use gangline.checkpoint({key.step}, rank0_only=True)"
-            )
-        return f"rank 0 has waited {waited_s:.0f} s for {_ranks(notes.missing)} to finish saving step {key.step}"
-
-    def _render_absent(self, notes: _Notes, key: SaveKey, waited_s: float) -> str:
-        if notes.absent:
-            return (
-                f"{_ranks(notes.absent)} did not enter gangline.checkpoint({key.step}) within {waited_s:.0f} s. Every rank has to "
-                f"enter it; inside `if rank == 0:` use gangline.checkpoint({key.step}, rank0_only=True)"
-            )
-        return f"{_ranks(notes.missing)} did not finish saving within {waited_s:.0f} s"
 
 
 class _Notes:
@@ -232,3 +220,21 @@ def _ranks(ranks: list[int]) -> str:
     named = ", ".join(str(rank) for rank in ranks[:_MOST_NAMED])
     more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
     return f"rank{'s' if len(ranks) > 1 else ''} {named}{more}"
+
+
+def _render_wait(notes: _Notes, key: SaveKey, waited_s: float) -> str:
+    if notes.absent:
+        who = f"{_ranks(notes.absent)} to enter gangline.checkpoint({key.step})"
+        return f"rank 0 has waited {waited_s:.0f} s for {who}. {_render_fix(key)}"
+    return f"rank 0 has waited {waited_s:.0f} s for {_ranks(notes.missing)} to finish saving step {key.step}"
+
+
+def _render_absent(notes: _Notes, key: SaveKey, waited_s: float) -> str:
+    if notes.absent:
+        who = f"{_ranks(notes.absent)} did not enter gangline.checkpoint({key.step})"
+        return f"{who} within {waited_s:.0f} s. {_render_fix(key)}"
+    return f"{_ranks(notes.missing)} did not finish saving within {waited_s:.0f} s"
+
+
+def _render_fix(key: SaveKey) -> str:
+    return f"Every rank has to enter it; inside `if rank == 0:` use gangline.checkpoint({key.step}, rank0_only=True)"

@@ -1,4 +1,4 @@
-"""What training code says while it runs: metrics, progress, phases, warnings. One JSON line each, one `write` to the kernel.
+"""What training code says while it runs: metrics, progress, phases, warnings. One JSON line and one `write` each.
 
 A line is in the page cache when the call returns, so that a kill -9 of the rank loses nothing. Trouble with the disk
 never reaches
@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, SupportsFloat
+from typing import SupportsFloat
 
 from gangline.rundir.layout import RunDir
 from gangline.training import session
@@ -33,7 +33,7 @@ _RETRY_S = 1.0
 _MOST_WARNINGS = 100
 _LARGEST_INT = 2**63
 _HIGH_DESCRIPTOR = 512
-"""Code that closes descriptors and opens others takes low numbers; a high one fails then, instead of being somebody else's file."""
+"""Code that closes descriptors and opens others gets low numbers: a high one fails then, and is nobody else's file."""
 _PLAIN = frozenset({int, float})
 _REFUSALS = (TypeError, ValueError, RuntimeError, OverflowError, AttributeError, ArithmeticError)
 _encode = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
@@ -51,14 +51,14 @@ def log(metrics: Mapping[str, SupportsFloat], *, step: int | None = None) -> Non
 
 
 def progress(step: int, total: int | None = None) -> None:
-    """Say how far training is: `gangline.progress(step, total_steps)`, after each step. Also tells a hang from a slow step."""
+    """Say how far training is: `gangline.progress(step, total_steps)`, after each step. It tells slow from stuck."""
     records = session.writer()
     records.add("p", f'"s":{_json_int(step, "step", records)},"n":{_json_int(total, "total", records)}')
 
 
 @contextlib.contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Name what the rank does for a while: `with gangline.phase("evaluating"): ...`. Such a stretch is not taken for a hang."""
+    """Name what the rank does for a while: `with gangline.phase("evaluating"): ...`. It is not taken for a hang."""
     records = session.writer()
     quoted = _encode(str(name))
     records.add("h", f'"name":{quoted},"on":true')
@@ -117,7 +117,7 @@ class RecordWriter:
         """Record one line of another kind; `body` is JSON without its braces."""
         self._write(f'{{"k":"{kind}"{self._prefix}{_time()},{body}}}\n'.encode())
 
-    def add_keys(self, kind: str, **keys: Any) -> None:
+    def add_keys(self, kind: str, **keys: object) -> None:
         """The same from values."""
         self.add(kind, _encode(keys)[1:-1])
 

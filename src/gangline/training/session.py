@@ -1,4 +1,4 @@
-"""What one process knows while it trains: its context and its open files. Forgotten in every forked child, which reads anew.
+"""What one process knows while it trains: its context and its open files. A forked child forgets it and reads anew.
 
 Standard library only.
 """

@@ -1,4 +1,4 @@
-"""`gangline.should_stop()`: a stop or preemption notice as a flag that the training loop asks for, the same on every rank.
+"""`gangline.should_stop()`: a stop or preemption notice as a flag to ask for, the same on every rank.
 
 The ranks of a gang see a notice at slightly different moments. If one rank stopped a step before the others, they would
 wait for it in their next collective. So rank 0 decides: when it has seen the notice in its n-th call, it writes "stop

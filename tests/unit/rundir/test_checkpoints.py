@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -62,7 +61,7 @@ def test_a_committed_save_is_found_with_all_that_is_known_of_it(tmp_path: Path) 
     manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest["files"]["shards/0.bin"]["size"] == 5
     assert len(manifest["files"]["model.pt"]["crc32"]) == 8
-    assert os.readlink(tmp_path / "latest") == folder.name
+    assert (tmp_path / "latest").readlink() == Path(folder.name)
     assert list_saves(tmp_path) == []
 
 

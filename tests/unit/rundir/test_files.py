@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ def test_written_json_is_read_again_and_its_folder_is_made(tmp_path: Path) -> No
     path = tmp_path / "a" / "b" / "x.json"
     write_json(path, {"ü": [1, None]}, durable=True)
     assert read_json(path) == {"ü": [1, None]}
-    assert os.listdir(path.parent) == ["x.json"]
+    assert [one.name for one in path.parent.iterdir()] == ["x.json"]
 
 
 def test_the_mode_holds_from_the_first_moment(tmp_path: Path) -> None:
@@ -25,7 +24,7 @@ def test_a_failed_write_changes_nothing_and_leaves_nothing(tmp_path: Path) -> No
     (tmp_path / "x" / "inside").touch()
     with pytest.raises(OSError, match="directory"):
         write_text(tmp_path / "x", "text")
-    assert os.listdir(tmp_path) == ["x"]
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
 
 def test_replacing_is_by_rename_so_that_readers_never_see_half(tmp_path: Path) -> None:

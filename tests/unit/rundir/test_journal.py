@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -92,8 +93,6 @@ def test_a_full_disk_is_an_error_and_the_journal_goes_on_afterwards(
 ) -> None:
     path = tmp_path / "j"
     with JournalWriter(path) as journal:
-        import os
-
         real = os.write
         monkeypatch.setattr("gangline.rundir.journal.os.write", lambda fd, data: real(fd, data[:5]))
         with pytest.raises(OSError, match="part"):

@@ -44,8 +44,8 @@ def test_paths_cannot_leave_the_root(tmp_path: Path, path: str) -> None:
         apply(root, path, 0, b"x")
     with pytest.raises(UnsafePath):
         apply_whole(root, whole(path, b"x", 1))
-    assert os.listdir(tmp_path) == ["root"]
-    assert os.listdir(root) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["root"]
+    assert [path.name for path in root.iterdir()] == []
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
             apply(root, path, 0, b"overwrite")
     assert apply_whole(root, whole("file.log", b"new", 1))  # takes the link's place, not that of its target
     assert (outside / "file").read_text() == "keep"
-    assert os.listdir(outside) == ["file"]
+    assert [path.name for path in outside.iterdir()] == ["file"]
 
 
 def test_pipes_and_folders_are_not_written_to(tmp_path: Path) -> None:
@@ -77,14 +77,14 @@ def test_whole_files_are_replaced_only_by_newer_ones(tmp_path: Path) -> None:
     assert not apply_whole(tmp_path, whole("attempts/0/gang.json", b"two", 2))
     assert apply_whole(tmp_path, whole("attempts/0/gang.json", b"2.1", 2))
     assert apply_whole(tmp_path, whole("attempts/0/gang.json", b"three", 3))
-    assert os.listdir(tmp_path / "attempts/0") == ["gang.json"]
+    assert [path.name for path in (tmp_path / "attempts/0").iterdir()] == ["gang.json"]
     assert (tmp_path / "attempts/0/gang.json").read_bytes() == b"three"
 
 
 def test_bytes_that_were_damaged_on_the_way_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match="digest"):
         apply_whole(tmp_path, Piece("a.json", 0, b"x", 1, hashlib.sha256(b"y").hexdigest()))
-    assert os.listdir(tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir()] == []
 
 
 def run_directory(root: Path) -> Path:

@@ -86,7 +86,8 @@ def test_a_carriage_return_ends_a_piece() -> None:
 
 
 def test_control_sequences_are_stripped() -> None:
-    raw = b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\ \x1b[2A\x1b(B\x07\x08end\ttab\x00\x7f"
+    raw = b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\ "
+    raw += b"\x1b[2A\x1b(B\x07\x08end\ttab\x00\x7f"
     assert render_plain(raw) == "red link end\ttab"
 
 

@@ -7,7 +7,7 @@ import gangline
 from gangline.training.context import parse_context
 
 
-def test_alone_it_is_rank_0_of_1(tmp_path: Path) -> None:
+def test_alone_it_is_rank_0_of_1() -> None:
     context = parse_context({})
     assert (context.rank, context.world_size, context.local_rank, context.node, context.num_nodes) == (0, 1, 0, 0, 1)
     assert (context.attempt, context.run_id, context.run_dir, context.resume) == (0, "local", None, None)

@@ -109,7 +109,7 @@ def test_without_a_platform_nothing_is_written(tmp_path: Path, capsys: pytest.Ca
     gangline.progress(1, 2)
     with gangline.phase("x"):
         pass
-    assert os.listdir(tmp_path) == []
+    assert [path.name for path in tmp_path.iterdir()] == []
     assert capsys.readouterr() == ("", "")
 
 

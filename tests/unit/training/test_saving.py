@@ -41,17 +41,17 @@ def test_alone_a_script_saves_and_finds_its_checkpoints(tmp_path: Path, capsys: 
     assert found.path == tmp_path / "checkpoints" / "step-0000000100.attempt-000"
     assert Path(found) / "model.pt" == found.path / "model.pt"
     assert (tmp_path / "checkpoints" / "latest" / "model.pt").read_text() == "weights"
-    assert sorted(os.listdir(tmp_path)) == ["checkpoints"]
+    assert sorted([path.name for path in tmp_path.iterdir()]) == ["checkpoints"]
 
 
 def test_a_second_script_does_not_mix_with_what_the_first_left(tmp_path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), gangline.checkpoint(20) as path:
+    with pytest.raises(KeyboardInterrupt), gangline.checkpoint(20) as path:  # noqa: PT012 - what the block does is the test
         (path / "rank-1.pt").write_text("old")
         raise KeyboardInterrupt
     save(10)
     session.forget()
     assert save(20).name == "step-0000000020.attempt-001"
-    assert os.listdir(tmp_path / "checkpoints" / "step-0000000020.attempt-001") != []
+    assert [path.name for path in (tmp_path / "checkpoints" / "step-0000000020.attempt-001").iterdir()] != []
     assert not (tmp_path / "checkpoints" / "step-0000000020.attempt-001" / "rank-1.pt").exists()
 
 
@@ -92,7 +92,7 @@ def test_a_second_save_of_a_step_gets_its_own_folder(as_rank: AsRank) -> None:
 
 def test_an_exception_goes_through_and_nothing_counts(as_rank: AsRank) -> None:
     run_dir = as_rank()
-    with pytest.raises(ZeroDivisionError), gangline.checkpoint(10) as path:
+    with pytest.raises(ZeroDivisionError), gangline.checkpoint(10) as path:  # noqa: PT012 - what the block does is the test
         (path / "model.pt").write_text("half")
         raise ZeroDivisionError
     assert find_checkpoints(run_dir / "checkpoints") == []
@@ -134,7 +134,7 @@ def test_a_commit_that_fails_is_said_and_leaves_the_one_before(
     monkeypatch.setattr("gangline.training.saving.commit", fail)
     save(20)
     assert "No space left" in str(records(run_dir, "w")[0]["text"])
-    assert os.readlink(run_dir / "checkpoints" / "latest") == "step-0000000010.attempt-002"
+    assert (run_dir / "checkpoints" / "latest").readlink() == Path("step-0000000010.attempt-002")
 
 
 @pytest.mark.parametrize("broken", ["move_latest", "retain"])
@@ -237,7 +237,7 @@ def test_a_failing_rank_leaves_word(as_rank: AsRank) -> None:
     run_dir = as_rank(1, 2)
     lead = Gathering(parse_context({**os.environ, "RANK": "0"}), patience=AT_ONCE)
     folder = open_folder(run_dir / "checkpoints", 10, 2, owner=lead.owner(SaveKey(step=10, count=0)))
-    with pytest.raises(ZeroDivisionError), gangline.checkpoint(10) as path:
+    with pytest.raises(ZeroDivisionError), gangline.checkpoint(10) as path:  # noqa: PT012 - what the block does is the test
         assert path == folder
         raise ZeroDivisionError
     assert lead.wait_for_others(folder, SaveKey(step=10, count=0)) == "rank 1 failed while saving"
