@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
@@ -9,6 +11,7 @@ from gangline.domain.version import VERSION
 from gangline.server import errors, routes_code, routes_logs, routes_runs, routes_server
 from gangline.server.auth import Gate
 from gangline.server.parts import Parts
+from gangline.wire.views import ErrorBody
 
 __all__ = ["API", "make_api", "make_app"]
 
@@ -31,6 +34,7 @@ def make_api(parts: Parts) -> FastAPI:
         redoc_url=None,
     )
     errors.install(api)
+    failed: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorBody, "description": "It did not work."}}
     for routes in (routes_server, routes_runs, routes_logs, routes_code):
-        api.include_router(routes.make_router(parts), prefix=API)
+        api.include_router(routes.make_router(parts), prefix=API, responses=failed)
     return api

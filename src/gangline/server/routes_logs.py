@@ -22,6 +22,7 @@ __all__ = ["make_router"]
 
 _MAX_CHUNK_BYTES = 16 << 20
 _RAW_BYTES = 1 << 18
+_LINES = "application/x-ndjson"
 _Attempt = Annotated[int | None, Query(ge=0, description="Default: the newest.")]
 _Tail = Annotated[int | None, Query(ge=0, description="Begin at the last that many lines.")]
 
@@ -58,7 +59,7 @@ def _add_pieces(router: APIRouter, parts: Parts) -> None:
 
 
 def _add_follow(router: APIRouter, parts: Parts) -> None:
-    @router.get("/runs/{run}/follow", response_class=StreamingResponse)
+    @router.get("/runs/{run}/follow", responses={200: {"content": {_LINES: {}}}}, response_class=StreamingResponse)
     async def follow_run(
         run: str,
         ranks: Annotated[str | None, Query(description="`0,3`; default: all.")] = None,
@@ -77,7 +78,7 @@ def _add_follow(router: APIRouter, parts: Parts) -> None:
             tail=tail,
         )
         follower = RunFollower(run_id=run_id, runs=parts.commands, logs=logs, after=after)
-        return StreamingResponse(follow_lines(follower, parts.stopping), media_type="application/x-ndjson")
+        return StreamingResponse(follow_lines(follower, parts.stopping), media_type=_LINES)
 
 
 def _summary(parts: Parts, run: str) -> tuple[str, RunSummary]:

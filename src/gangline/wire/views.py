@@ -15,6 +15,7 @@ __all__ = [
     "AttemptView",
     "CheckpointView",
     "CodeView",
+    "ErrorBody",
     "ErrorView",
     "EventView",
     "FailureView",
@@ -253,9 +254,15 @@ class HealthView(TypedDict):
 
 
 class ErrorView(TypedDict):
-    """Body of every answer that is not a success: {"error": {...}}."""
+    """What happened, why, and what to do; see docs/reference/errors.md for the codes."""
 
     code: str
     what: str
     why: str
     fix: str
+
+
+class ErrorBody(TypedDict):
+    """Body of every answer that is not a success."""
+
+    error: ErrorView

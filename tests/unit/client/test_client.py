@@ -228,5 +228,5 @@ def test_a_remote_server_is_reached_with_its_token():
 
 def test_a_state_folder_that_is_a_file_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidRequest, match="cannot be used.*GANGLINE_HOME"):
+    with pytest.raises(InvalidRequest, match=r"cannot be used.*GANGLINE_HOME"):
         connect(Home(tmp_path / "file"))

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import pytest
+
+from gangline.domain.errors import SpecInvalid
+from gangline.wire.flags import apply_flags, defaults_from_project, spec_flags
+from gangline.wire.spec import merge_layers, spec_from_mapping
+
+
+def test_the_flags_people_know_are_there():
+    names = {name for flag in spec_flags() for name in flag.names}
+    assert {"--num-nodes", "--nnodes", "--nproc-per-node", "--run-name", "--venv", "--unbuffered/--buffered"} <= names
+
+
+def test_flags_say_what_they_take():
+    flags = {flag.path: flag for flag in spec_flags()}
+    assert (flags["resources.memory_bytes"].unit, flags["resources.memory_bytes"].metavar) == ("bytes", "SIZE")
+    assert flags["environment.env"].multiple
+    assert flags["environment.unbuffered"].is_bool
+    assert "ddp" in flags["strategy"].choices
+    assert all(flag.help for flag in flags.values())
+
+
+def test_texts_are_read_by_kind_and_unit():
+    values = {
+        "resources.nodes": "2",
+        "resources.memory_bytes": "1.5GB",
+        "stop.time_limit_s": "1h30m",
+        "environment.env": ("A=b=c", "EMPTY=", "HERE"),
+        "environment.unbuffered": False,
+        "labels": ("team=nlp",),
+        "outputs": ("a", "b"),
+        "name": None,
+        "environment.secrets": (),
+        "entry": "train.py",
+        "args": ["--x"],
+    }
+    assert apply_flags({}, values, environ={"HERE": "shell"}) == {
+        "resources": {"nodes": 2, "memory_bytes": 1_500_000_000},
+        "stop": {"time_limit_s": 5400.0},
+        "environment": {"env": {"A": "b=c", "EMPTY": "", "HERE": "shell"}, "unbuffered": False},
+        "labels": {"team": "nlp"},
+        "outputs": ["a", "b"],
+        "entry": "train.py",
+        "args": ["--x"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"resources.nodes": "two"}, "`--nodes` is `two`. It takes a whole number above 0"),
+        ({"resources.nodes": "0"}, "above 0"),
+        ({"resources.memory_bytes": "lots"}, "`--memory` is `lots`"),
+        ({"stop.time_limit_s": "soon"}, "`--time-limit` is `soon`"),
+        ({"strategy": "dpp"}, "Did you mean `ddp`?"),
+        ({"environment.env": ("NOT_SET",)}, "this shell does not have"),
+        ({"environment.env": ("=x",)}, "names the variable"),
+        ({"environment.env": ("RANK=1",)}, "its own value"),
+        ({"labels": ("team",)}, "It takes K=V"),
+        ({"name": "  "}, "is empty"),
+    ],
+)
+def test_a_wrong_value_names_its_option(values, says):
+    with pytest.raises(SpecInvalid) as raised:
+        apply_flags({}, values, environ={})
+    assert says in str(raised.value)
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_project(tmp_path):
+    (tmp_path / "gangline.yaml").write_text("script: a.py\npool: p\nresources: {nodes: 2, procs_per_node: 2}\n")
+    file = {"resources": {"nodes": 3}, "priority": 1}
+    merged = apply_flags(merge_layers(defaults_from_project(tmp_path), file), {"priority": "5"})
+    spec = spec_from_mapping(merged)
+    assert (spec.pool, spec.resources.nodes, spec.resources.procs_per_node, spec.priority) == ("p", 3, 2, 5)
+
+
+def test_a_project_without_defaults_has_none(tmp_path):
+    assert defaults_from_project(tmp_path) == {}

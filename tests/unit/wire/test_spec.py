@@ -1,0 +1,260 @@
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from gangline.domain.errors import SpecInvalid
+from gangline.domain.spec import EntryKind, Resources, RunSpec, Strategy
+from gangline.wire.schema import keys
+from gangline.wire.spec import (
+    json_schema,
+    merge_layers,
+    partial_from_yaml,
+    spec_from_mapping,
+    spec_from_yaml,
+    spec_to_mapping,
+)
+
+
+def write(tmp_path: Path, text: str | bytes) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def failure(raw) -> str:
+    with pytest.raises(SpecInvalid) as raised:
+        spec_from_mapping(raw, source="run.yaml")
+    return str(raised.value)
+
+
+def test_a_whole_file(tmp_path):
+    path = write(
+        tmp_path,
+        """
+        name: llama fine-tune
+        script: train.py
+        args: [--lr, 3e-4, --flag, yes, --n, 1]
+        strategy: fsdp
+        resources: {nodes: 2, procs_per_node: 4, memory: 16GB}
+        environment:
+          python: .venv
+          env: {PORT: 8080, DEBUG: yes, VERSION: 1.10, OCTAL: 012, EMPTY: "", WHEN: 2024-01-01, T: true}
+          unbuffered: false
+        checkpoint: {keep_last: 5, resume: required}
+        restarts: {max_restarts: 3, backoff: 10s}
+        stop: {time_limit: 1:30:00, grace: 90}
+        labels: {team: nlp}
+        outputs: [model.pt]
+        """,
+    )
+    spec = spec_from_yaml(path)
+    assert (spec.name, spec.entry, spec.entry_kind) == ("llama fine-tune", "train.py", EntryKind.SCRIPT)
+    assert spec.args == ("--lr", "3e-4", "--flag", "yes", "--n", "1")
+    assert spec.resources == Resources(nodes=2, procs_per_node=4, memory_bytes=16_000_000_000)
+    assert spec.environment.env == {
+        "PORT": "8080",
+        "DEBUG": "yes",
+        "VERSION": "1.10",
+        "OCTAL": "012",
+        "EMPTY": "",
+        "WHEN": "2024-01-01",
+        "T": "true",
+    }
+    assert spec.environment.unbuffered is False
+    assert (spec.stop.time_limit_s, spec.stop.grace_s, spec.restarts.backoff_s) == (5400.0, 90.0, 10.0)
+    assert spec.strategy is Strategy.FSDP
+
+
+@pytest.mark.parametrize(
+    ("raw", "kind", "entry", "args"),
+    [
+        ({"entry": "a.py"}, "script", "a.py", ()),
+        ({"entry": "bin/train"}, "script", "bin/train", ()),
+        ({"entry": "a.ipynb"}, "notebook", "a.ipynb", ()),
+        ({"entry": "run.sh", "entry_kind": "script"}, "script", "run.sh", ()),
+        ({"module": "pkg.train", "args": ["x"]}, "module", "pkg.train", ("x",)),
+        ({"notebook": "n.ipynb"}, "notebook", "n.ipynb", ()),
+        ({"command": ["bash", "a b.sh"], "args": ["c"]}, "command", "bash", ("a b.sh", "c")),
+        ({"command": "a | b"}, "command", "bash", ("-eo", "pipefail", "-c", "a | b")),
+    ],
+)
+def test_entries(raw, kind, entry, args):
+    spec = spec_from_mapping(raw)
+    assert (spec.entry_kind.value, spec.entry, spec.args) == (kind, entry, args)
+
+
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        ({}, "nothing to run"),
+        ({"script": ""}, "nothing to run"),
+        ({"script": "a.py", "module": "b"}, "`module` (run.yaml) comes on top of `script`"),
+        ({"entry": "run.sh"}, "command: [bash, run.sh]"),
+        ({"command": []}, "It takes a list of words"),
+        ({"command": " "}, "It takes a list of words"),
+        ({"command": ["a", 1.5]}, "word 2"),
+        ({"script": "a.py", "resorces": {}}, "Did you mean `resources`?"),
+        ({"script": "a.py", "resources": {"nods": 2}}, "`resources.nods` (run.yaml) is not a key"),
+        ({"script": "a.py", "memory": "1GB"}, "It belongs under `resources:`"),
+        ({"script": "a.py", "resources": {"pool": "x"}}, "It belongs to the top level"),
+        ({"script": "a.py", "resources": 3}, "It takes keys with values"),
+        ({"script": "a.py", "resources": {"nodes": 0}}, "whole number above 0"),
+        ({"script": "a.py", "resources": {"nodes": True}}, "whole number above 0"),
+        ({"script": "a.py", "resources": {"nodes": 1.5}}, "is `1.5`"),
+        ({"script": "a.py", "resources": {"nodes": "two"}}, "is `two`"),
+        ({"script": "a.py", "resources": {"nodes": None}}, "is empty"),
+        ({"script": "a.py", "resources": {"nodes": 10**20}}, "whole number"),
+        ({"script": "a.py", "resources": {"memory": "16"}}, "not a size"),
+        ({"script": "a.py", "resources": {"memory": 16}}, "not a size"),
+        ({"script": "a.py", "resources": {"memory": "1GB", "memory_bytes": 1}}, "given twice"),
+        ({"script": "a.py", "checkpoint": {"keep_last": -1}}, "0 or more"),
+        ({"script": "a.py", "checkpoint": {"resume": "always"}}, "auto, never, required"),
+        ({"script": "a.py", "strategy": "dpp"}, "Did you mean `ddp`?"),
+        ({"script": "a.py", "stop": {"time_limit": "soon"}}, "not a duration"),
+        ({"script": "a.py", "stop": {"time_limit": 0}}, "above 0"),
+        ({"script": "a.py", "stop": {"grace_s": float("nan")}}, "a number"),
+        ({"script": "a.py", "stop": {"grace_s": "90m"}}, "For example: grace: 90m"),
+        ({"script": "a.py", "name": ""}, "is empty"),
+        ({"script": "a.py", "name": "x" * 201}, "200 are allowed"),
+        ({"script": "a.py", "name": "a\nb"}, "control characters"),
+        ({"script": "a.py", "args": "text"}, "It takes a list of texts"),
+        ({"script": "a.py", "args": ["a", None]}, "item 2 is empty"),
+        ({"script": "a.py", "args": ["a\0b"]}, "NUL"),
+        ({"script": "a.py", "environment": {"env": ["A=1"]}}, "names with values"),
+        ({"script": "a.py", "environment": {"env": {"A": True}}}, "in quotes"),
+        ({"script": "a.py", "environment": {"env": {"A": 1.1}}}, "in quotes"),
+        ({"script": "a.py", "environment": {"env": {"A": {}}}}, "`A` is a table"),
+        ({"script": "a.py", "environment": {"env": {"A=B": "1"}}}, "holds no `=`"),
+        ({"script": "a.py", "environment": {"env": {"": "1"}}}, "not empty"),
+        ({"script": "a.py", "environment": {"env": {"RANK": "1"}}}, "its own value"),
+        ({"script": "a.py", "environment": {"env": {"GANGLINE_HOME": "1"}}}, "its own value"),
+        ({"script": "a.py", "environment": {"unbuffered": "yes"}}, "true or false"),
+        ({"script": "a.py", "labels": {" ": "x"}}, "empty name"),
+        ({"script": "a.py", "snapshot": {}}, "`snapshot.digest` is missing"),
+        ({"script": "a.py", 3: 4}, "`3` (run.yaml) is not a key"),
+        ({"entry": ["a.py"]}, "is a list"),
+    ],
+)
+def test_every_slip_is_named_with_what_is_valid(raw, says):
+    assert says in failure(raw)
+
+
+def test_errors_stay_short_whatever_the_value_is():
+    assert len(failure({"script": "a.py", "resources": {"nodes": "x" * 100_000}})) < 300
+
+
+@pytest.mark.parametrize("value", ["=", "a=b", "'", '"', "$HOME", "a\nb", "`x`", "\\", "\t", "é", "\udcff", "", " "])
+def test_values_of_variables_and_arguments_stay_as_they_are(value):
+    raw = {"script": "a.py", "args": [value], "environment": {"env": {"A": value}}}
+    spec = spec_from_mapping(raw)
+    assert (spec.args, spec.environment.env) == ((value,), {"A": value})
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "is empty"),
+        ("# only a comment\n", "is empty"),
+        ("- a\n", "holds a list"),
+        ("train.py\n", "holds one value"),
+        (b"script: \xff\n", "line 1 is not UTF-8"),
+        ("script: a.py\n\tname: b\n", "line 2 is not YAML. It is indented with a tab"),
+        ("script: a.py\nresources:\n\tnodes: 2\n", "indented with a tab"),
+        ("script: a.py\nscript: b.py\n", "line 2 names `script` again. It has a value in line 1"),
+        ("script: a.py\nresources:\n  nodes: 1\n  nodes: 2\n", "line 4 names `nodes` again"),
+        ("script: a.py\n---\nscript: b.py\n", "second document"),
+        ("script: !!python/object/apply:os.system [ls]\n", "has the tag"),
+        ("script: a.py\nresources:\n  nodes: two\n", "`resources.nodes` (run.yaml, line 3) is `two`"),
+        ("script: a.py\nresorces: 1\n", "`resorces` (run.yaml, line 2) is not a key"),
+        ("script: [a.py\n", "is not YAML"),
+        ("script: a: b\n", "Quote texts"),
+        ("? [a, b]\n: c\n", "has a list for a key"),
+        ("a: &x {b: *x}\n", "nested without end"),
+        ("script: a.py\nsnapshot: {digest: x}\n", "filled in at submit"),
+        ("script: a.py\ninherited_env: {A: b}\n", "filled in at submit"),
+    ],
+)
+def test_a_file_with_a_slip_is_one_error_with_its_line(tmp_path, text, says):
+    with pytest.raises(SpecInvalid) as raised:
+        spec_from_yaml(write(tmp_path, text))
+    assert says in str(raised.value)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(SpecInvalid, match=r"none\.yaml cannot be read\. No such file"):
+        spec_from_yaml(tmp_path / "none.yaml")
+
+
+def test_a_section_without_keys_is_no_mistake(tmp_path):
+    assert spec_from_yaml(write(tmp_path, "script: a.py\nresources:\n")) == RunSpec(entry="a.py")
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_key(tmp_path):
+    assert spec_from_yaml(write(tmp_path, b"\xef\xbb\xbfscript: a.py\n")).entry == "a.py"
+
+
+def test_a_file_may_be_partial(tmp_path):
+    path = write(tmp_path, "resources: {memory: 1GiB}\n")
+    assert partial_from_yaml(path) == {"resources": {"memory_bytes": 1024**3}}
+    with pytest.raises(SpecInvalid, match=r"nothing to run in run\.yaml"):
+        spec_from_yaml(path)
+
+
+# layers
+
+
+def test_later_layers_win_tables_are_merged_lists_replaced():
+    below = {"labels": {"a": "1", "b": "1"}, "outputs": ["x"], "resources": {"nodes": 2, "gpus_per_node": 1}}
+    above = {"labels": {"b": "2"}, "outputs": ["y"], "resources": {"nodes": 3}}
+    assert merge_layers(below, above) == {
+        "labels": {"a": "1", "b": "2"},
+        "outputs": ["y"],
+        "resources": {"nodes": 3, "gpus_per_node": 1},
+    }
+
+
+def test_another_entry_brings_its_own_arguments():
+    below = {"entry": "a.py", "entry_kind": "module", "args": ["x"], "pool": "p"}
+    assert merge_layers(below, {"entry": "b.py"}) == {"entry": "b.py", "pool": "p"}
+    assert merge_layers(below, {"pool": "q"}) == {**below, "pool": "q"}
+    assert merge_layers(below, {"entry": "a.py", "args": ["y"]}) == {**below, "args": ["y"]}
+
+
+# schema
+
+
+def test_every_field_of_the_spec_is_a_key():
+    def leaves(value, prefix=()):
+        for field in dataclasses.fields(value):
+            inner = getattr(value, field.name)
+            path = (*prefix, field.name)
+            yield from leaves(inner, path) if dataclasses.is_dataclass(inner) else [path]
+
+    expected = {path for path in leaves(RunSpec()) if path != ("snapshot",)}
+    assert expected <= set(keys())
+
+
+def test_every_flag_belongs_to_one_key():
+    flags = [flag for key in keys().values() for flag in key.flags]
+    assert len(flags) == len(set(flags))
+
+
+def test_the_json_schema_has_every_key_with_its_help():
+    schema = json_schema()
+    assert schema["additionalProperties"] is False
+    for key in keys().values():
+        target = schema["properties"]
+        for section in () if key.filled_in else key.path[:-1]:
+            assert target[section]["additionalProperties"] is False
+            target = target[section]["properties"]
+        if not key.filled_in:
+            assert target[key.spelling]["description"] == key.help
+    assert "snapshot" not in schema["properties"]
+
+
+def test_a_complete_mapping_reads_back():
+    spec = RunSpec(entry="train.py", name="ü", priority=-3)
+    assert spec_from_mapping(spec_to_mapping(spec)) == spec
