@@ -153,7 +153,7 @@ class Store:
     def ids_like(self, word: str, *, limit: int = 20) -> list[str]:
         """Ids that begin with `word`, newest first."""
         query = select(runs.c.id).where(runs.c.id.startswith(word, autoescape=True))
-        return self._ids(query.order_by(runs.c.created.desc()).limit(limit))
+        return self._ids(query.order_by(runs.c.created.desc(), runs.c.id).limit(limit))
 
     def ids_named(self, name: str, *, limit: int = 20) -> list[str]:
         """Ids of runs of this very name, newest first."""

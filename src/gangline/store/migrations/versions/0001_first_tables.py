@@ -129,9 +129,9 @@ def upgrade() -> None:
         sa.Column("last_step", sa.BigInteger(), nullable=False),
         sa.Column("last_value", sa.Double(), nullable=True),
         sa.Column("last_time", sa.Double(), nullable=False),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_series_run_id_runs")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_series")),
         sa.UniqueConstraint("run_id", "rank", "name", "attempt", name=op.f("uq_series_run_id_rank_name_attempt")),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_series_run_id_runs")),
     )
     op.create_table(
         "chunks",
