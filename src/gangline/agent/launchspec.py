@@ -97,6 +97,8 @@ def load_launch(run: RunDir, number: int) -> LaunchSpec:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise LaunchInvalid(f"Launch {number} has no readable {path}", why=str(error)) from error
+    if not isinstance(raw, dict):
+        raise LaunchInvalid(f"{path} holds no JSON object")
     return parse_launch(raw, default_checkpoints=run.checkpoints)
 
 
@@ -116,9 +118,10 @@ def parse_launch(raw: Mapping[str, Any], *, default_checkpoints: Path) -> Launch
         )
     try:
         spec = _typed(raw, default_checkpoints)
+        possible = spec.nodes >= 1 and spec.procs_per_node >= 1
     except (KeyError, TypeError, ValueError) as error:
         raise LaunchInvalid("launch.json is not complete", why=f"{type(error).__name__}: {error}") from error
-    if spec.nodes < 1 or spec.procs_per_node < 1:
+    if not possible:
         raise LaunchInvalid(f"A gang of {spec.nodes} nodes with {spec.procs_per_node} ranks each cannot be")
     return spec
 

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gangline.agent.classify import RankEnd, decide_port_taken, decide_verdict, exit_status, format_bytes, signal_name
+from gangline.domain.phase import Reason
+
+BASE = RankEnd(rank=2, node=1, host="gpu7", exit_code=1, signal=None)
+
+
+def end(**changes: Any) -> RankEnd:
+    return replace(BASE, **changes)
+
+
+def error(kind: str, message: str = "") -> dict[str, Any]:
+    return {"type": kind, "message": message, "traceback": ""}
+
+
+@pytest.mark.parametrize(
+    ("given", "reason", "words"),
+    [
+        (end(), Reason.USER_ERROR, "Rank 2 on node 1 (gpu7) failed with exit code 1."),
+        (end(error=error("ValueError", "bad data\nmore")), Reason.USER_ERROR, "ValueError: bad data."),
+        (end(exit_code=127), Reason.USER_ERROR, "not found"),
+        (end(error=error("MemoryError")), Reason.OUT_OF_MEMORY, "ran out of memory"),
+        (end(error=error("torch.OutOfMemoryError", "CUDA out of memory")), Reason.OUT_OF_MEMORY, "CUDA out of memory"),
+        (end(error=error("RuntimeError", "CUDA error: out of memory")), Reason.OUT_OF_MEMORY, "memory"),
+        (end(log_tail="...\ntorch.cuda: CUDA out of memory. Tried"), Reason.OUT_OF_MEMORY, "memory"),
+        (end(error=error("ValueError", "CUDA out of memory")), Reason.USER_ERROR, "ValueError"),
+        (end(error=error("KeyError", "x"), log_tail="MemoryError: earlier"), Reason.USER_ERROR, "KeyError"),
+        (end(error=error("OSError", "[Errno 28] No space left on device")), Reason.STORAGE, "could not write"),
+        (end(error=error("torch.distributed.DistNetworkError", "timed out")), Reason.RENDEZVOUS_FAILED, "join"),
+        (end(exit_code=None, signal=9), Reason.KILLED, "probably memory"),
+        (end(exit_code=None, signal=9, peak_rss_bytes=3 << 30), Reason.KILLED, "peak memory was 3.0 GiB"),
+        (end(exit_code=None, signal=9, kernel_oom_kills=1), Reason.OUT_OF_MEMORY, "by the kernel"),
+        (end(exit_code=137), Reason.KILLED, "(137)"),
+        (end(exit_code=None, signal=11), Reason.USER_ERROR, "crashed by SIGSEGV"),
+        (end(exit_code=None, signal=15), Reason.KILLED, "ended by SIGTERM"),
+    ],
+)
+def test_reasons_and_sentences(given: RankEnd, reason: Reason, words: str) -> None:
+    verdict = decide_verdict(given)
+    assert verdict.reason is reason
+    assert words in verdict.message
+    assert verdict.message.startswith("Rank 2 on node 1 (gpu7) ")
+    assert verdict.message.endswith(".")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("listen failed. port: 20001, code: -98, name: EADDRINUSE", True),
+        ("[::]:20001: Address already in use", True),
+        ("port 120001: address already in use", False),
+        ("port 8080: address already in use", False),
+        ("connected to 20001", False),
+    ],
+)
+def test_only_the_chosen_port_counts_as_taken(text: str, *, expected: bool) -> None:
+    assert decide_port_taken(end(log_tail=text), 20001) is expected
+    assert decide_port_taken(end(error=error("RuntimeError", text)), 20001) is expected
+
+
+def test_small_words() -> None:
+    assert (exit_status(3, None), exit_status(None, 9)) == (3, 137)
+    assert (signal_name(9), signal_name(None), signal_name(250)) == ("SIGKILL", None, "signal 250")
+    assert [format_bytes(size) for size in (10, 1536, 5 << 40)] == ["10 bytes", "1.5 KiB", "5.0 TiB"]

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from gangline.agent.environ import AttemptTerms, render_rank_environment, scrub
+from gangline.agent.launchspec import LaunchSpec
+from gangline.domain.spec import Strategy
+
+TERMS = AttemptTerms(attempt=4, master_addr="10.0.0.1", master_port=20001, resume="/ckpt/step", cluster=("a:1", "b:2"))
+
+
+def environment(
+    launch: LaunchSpec, rank: int = 3, *, node_cpus: int = 8, base: dict[str, str] | None = None
+) -> dict[str, str]:
+    return render_rank_environment(launch, TERMS, rank, base=base or {}, run_dir="/run", node_cpus=node_cpus)
+
+
+def test_the_contract_is_complete(make_launch: Callable[..., LaunchSpec]) -> None:
+    assert environment(make_launch()) == {
+        "RANK": "3",
+        "LOCAL_RANK": "1",
+        "WORLD_SIZE": "4",
+        "LOCAL_WORLD_SIZE": "2",
+        "NODE_RANK": "1",
+        "GROUP_RANK": "1",
+        "GROUP_WORLD_SIZE": "2",
+        "NNODES": "2",
+        "ROLE_RANK": "3",
+        "ROLE_WORLD_SIZE": "4",
+        "MASTER_ADDR": "10.0.0.1",
+        "MASTER_PORT": "20001",
+        "TORCHELASTIC_RUN_ID": "llama-7k3q",
+        "TORCHELASTIC_RESTART_COUNT": "4",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "GANGLINE_RUN_ID": "llama-7k3q",
+        "GANGLINE_RUN_NAME": "llama",
+        "GANGLINE_LAUNCH": "1",
+        "GANGLINE_ATTEMPT": "4",
+        "GANGLINE_RUN_DIR": "/run",
+        "GANGLINE_RESUME": "/ckpt/step",
+        "GANGLINE_CHECKPOINT_DIR": "/ckpt",
+        "GANGLINE_KEEP_LAST": "3",
+        "GANGLINE_NODE": "1",
+        "OMP_NUM_THREADS": "4",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def test_what_a_scheduler_meant_for_the_agent_does_not_leak() -> None:
+    base = {"PATH": "/bin", "SLURM_PROCID": "1", "PMI_RANK": "0", "OMPI_COMM_WORLD_RANK": "1", "RANK": "9"}
+    base |= {"MASTER_PORT": "1", "GANGLINE_HOME": "/h", "TF_CONFIG": "{}", "HYDRA_FULL_ERROR": "1", "RANKING": "kept"}
+    assert scrub(base) == {"PATH": "/bin", "HYDRA_FULL_ERROR": "1", "RANKING": "kept"}
+
+
+def test_the_spec_goes_over_the_base_and_the_contract_over_the_spec(make_launch: Callable[..., LaunchSpec]) -> None:
+    launch = make_launch(env={"A": "spec", "RANK": "99", "SLURM_X": "on purpose", "OMP_NUM_THREADS": "7"})
+    env = environment(launch, base={"A": "base", "B": "base"})
+    assert (env["A"], env["B"], env["RANK"], env["SLURM_X"]) == ("spec", "base", "3", "on purpose")
+    assert env["OMP_NUM_THREADS"] == "7"
+
+
+def test_values_are_not_touched(make_launch: Callable[..., LaunchSpec]) -> None:
+    odd = "a=b \n'\"$X `y` \\ \udce9"
+    assert environment(make_launch(env={"ODD": odd}))["ODD"] == odd
+
+
+@pytest.mark.parametrize(("cpus", "expected"), [(1, "1"), (8, "4"), (9, "4")])
+def test_threads_share_the_cpus_of_the_node(make_launch: Callable[..., LaunchSpec], cpus: int, expected: str) -> None:
+    assert environment(make_launch(), node_cpus=cpus)["OMP_NUM_THREADS"] == expected
+
+
+def test_reserved_cpus_decide_the_threads(make_launch: Callable[..., LaunchSpec]) -> None:
+    assert environment(make_launch(cpus_per_rank=6))["OMP_NUM_THREADS"] == "6"
+
+
+def test_buffering_can_be_kept(make_launch: Callable[..., LaunchSpec]) -> None:
+    assert "PYTHONUNBUFFERED" not in environment(make_launch(unbuffered=False))
+
+
+@pytest.mark.parametrize(
+    ("kind", "devices", "variable", "value"),
+    [
+        ("nvidia", (("0", "1"), ("2", "3")), "CUDA_VISIBLE_DEVICES", "2,3"),
+        ("amd", (("0",), ("5",)), "HIP_VISIBLE_DEVICES", "5"),
+        ("nvidia", ((), ()), "CUDA_VISIBLE_DEVICES", ""),
+    ],
+)
+def test_ranks_see_the_devices_of_their_node(
+    make_launch: Callable[..., LaunchSpec], kind: str, devices: tuple[tuple[str, ...], ...], variable: str, value: str
+) -> None:
+    assert environment(make_launch(device_kind=kind, devices=devices))[variable] == value
+
+
+def test_a_pool_without_devices_leaves_visibility_alone(make_launch: Callable[..., LaunchSpec]) -> None:
+    assert "CUDA_VISIBLE_DEVICES" not in environment(make_launch())
+
+
+def test_jax_and_tensorflow_get_their_own(make_launch: Callable[..., LaunchSpec]) -> None:
+    jax = environment(make_launch(strategy=Strategy.JAX))
+    assert jax["JAX_COORDINATOR_ADDRESS"] == "10.0.0.1:20001"
+    assert (jax["JAX_NUM_PROCESSES"], jax["JAX_PROCESS_ID"]) == ("4", "3")
+    config = json.loads(environment(make_launch(strategy=Strategy.TENSORFLOW))["TF_CONFIG"])
+    assert config == {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 3}}

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gangline.agent.attempt import Attempt, Ending, RankRecord
+from gangline.agent.launchspec import LaunchSpec
+from gangline.agent.result import MOST_FREE_RETRIES, Outcome, decide_outcome, render_result
+from gangline.domain.phase import Budget, Reason
+from gangline.domain.spec import OnTimeLimit, RestartPolicy, StopPolicy
+
+
+def record(rank: int, **changes: Any) -> RankRecord:
+    fields: dict[str, Any] = {"exit_code": 0, "ended": 10.0, "ended_by": "self", "pid": 100 + rank, "started": 1.0}
+    return RankRecord(rank=rank, node=rank // 2, host="h", **{**fields, **changes})
+
+
+def attempt(*records: RankRecord, ending: Ending | None = None, **changes: Any) -> Attempt:
+    made = Attempt(number=4, launch=1, started=0.5, nodes=frozenset({0, 1}), world_size=4, ending=ending, **changes)
+    made.ranks = {one.rank: one for one in records}
+    made.master_port = 20001
+    made.ended = 11.0
+    return made
+
+
+FAILURE = Ending(cause="failure", time=9.0)
+BUDGETS = RestartPolicy(max_restarts=1, max_infrastructure_restarts=1)
+
+
+def outcome(launch: LaunchSpec, made: Attempt, **changes: Any) -> Outcome:
+    return decide_outcome(launch, made, **{"used": {}, **changes})
+
+
+def test_the_first_by_time_is_the_one_that_failed(make_launch: Callable[..., LaunchSpec]) -> None:
+    made = attempt(
+        record(0, exit_code=1, ended=8.5),
+        record(1, exit_code=None, signal=9, ended=8.0),
+        record(2, exit_code=None, signal=15, ended=7.0, ended_by="platform"),
+        record(3),
+        ending=FAILURE,
+    )
+    found = outcome(make_launch(restarts=BUDGETS), made)
+    assert (found.outcome, found.reason, found.exit_code, found.next) == ("failed", Reason.KILLED, 137, "restart")
+    assert found.budget is Budget.INFRASTRUCTURE
+    assert render_result(made, found)["first_failure"]["rank"] == 1
+
+
+def test_an_exception_counts_from_when_it_was_raised(make_launch: Callable[..., LaunchSpec]) -> None:
+    """Rank 0 raised first but needed longer to go; rank 1 failed for it; rank 2 was ended while it told of its own."""
+    made = attempt(
+        record(0, exit_code=1, ended=9.5, error={"type": "ValueError", "message": "x", "time": 7.0}),
+        record(1, exit_code=1, ended=8.0, error={"type": "RuntimeError", "message": "peer gone", "time": 7.5}),
+        record(2, exit_code=None, signal=15, ended=9.9, ended_by="platform", error={"type": "E", "time": 6.5}),
+        ending=FAILURE,
+    )
+    first = made.first_failure()
+    assert first is not None
+    assert first.rank == 2
+    del made.ranks[2]
+    assert "ValueError" in outcome(make_launch(), made).message
+
+
+def test_budgets_end_restarts(make_launch: Callable[..., LaunchSpec]) -> None:
+    made = attempt(record(0, exit_code=3), ending=FAILURE)
+    launch = make_launch(restarts=BUDGETS)
+    first = outcome(launch, made)
+    assert (first.next, first.exit_code, first.budget) == ("restart", 3, Budget.USER)
+    spent = outcome(launch, made, used={Budget.USER: 1})
+    assert (spent.next, spent.exit_code) == ("end", 3)
+    assert "--max-restarts" in spent.restart_message
+
+
+def test_a_lost_node_asks_for_other_agents(make_launch: Callable[..., LaunchSpec]) -> None:
+    lost = Ending(cause="failure", time=9.0, reason=Reason.NODE_LOST, message="Node 1 (h) was lost.")
+    found = outcome(make_launch(restarts=BUDGETS), attempt(record(0, exit_code=1), ending=lost))
+    assert (found.reason, found.next, found.exit_code) == (Reason.NODE_LOST, "relaunch", 71)
+
+
+def test_processes_that_cannot_be_killed_ask_for_other_agents(make_launch: Callable[..., LaunchSpec]) -> None:
+    made = attempt(record(0, exit_code=None, signal=9), ending=FAILURE, stuck={0: [7]})
+    assert outcome(make_launch(restarts=BUDGETS), made).next == "relaunch"
+
+
+def test_a_taken_port_costs_nothing_a_few_times(make_launch: Callable[..., LaunchSpec]) -> None:
+    tail = "port: 20001, name: EADDRINUSE"
+    made = attempt(record(0, exit_code=1, log_tail=tail), ending=FAILURE)
+    found = outcome(make_launch(), made)
+    assert (found.reason, found.next, found.budget, found.free_retry) == (
+        Reason.RENDEZVOUS_FAILED,
+        "restart",
+        None,
+        True,
+    )
+    assert outcome(make_launch(), made, free_retries=MOST_FREE_RETRIES).next == "end"
+
+
+@pytest.mark.parametrize(
+    ("cause", "expected"),
+    [
+        ("stop", ("stopped", Reason.STOPPED_BY_USER, 130, "end")),
+        ("preemption", ("preempted", Reason.PREEMPTED, 143, "relaunch")),
+        ("time_limit", ("failed", Reason.TIME_LIMIT, 124, "end")),
+    ],
+)
+def test_notices(make_launch: Callable[..., LaunchSpec], cause: str, expected: tuple[Any, ...]) -> None:
+    made = attempt(record(0, exit_code=1), ending=Ending(cause=cause, time=9.0, message="m"))
+    found = outcome(make_launch(), made)
+    assert (found.outcome, found.reason, found.exit_code, found.next) == expected
+    assert found.message == "m"
+
+
+def test_a_time_limit_may_count_as_a_stop(make_launch: Callable[..., LaunchSpec]) -> None:
+    launch = make_launch(stop=StopPolicy(time_limit_s=1.0, on_time_limit=OnTimeLimit.STOP))
+    made = attempt(record(0), ending=Ending(cause="time_limit", time=9.0))
+    assert outcome(launch, made).outcome == "stopped"
+
+
+def test_success_needs_the_declared_outputs(make_launch: Callable[..., LaunchSpec]) -> None:
+    made = attempt(*map(record, range(4)), ending=Ending(cause="success", time=9.0))
+    assert outcome(make_launch(), made).outcome == "succeeded"
+    failed = outcome(make_launch(), made, missing_outputs=["model is missing"])
+    assert (failed.outcome, failed.reason, failed.exit_code) == ("failed", Reason.STORAGE, 74)
+    assert "model is missing" in failed.message
+
+
+def test_progress_of_an_attempt() -> None:
+    made = attempt(*map(record, range(3)))
+    assert not made.all_succeeded()
+    made.ranks[3] = record(3, ended=None)
+    assert not made.all_succeeded()
+    made.ranks[3] = record(3)
+    assert made.all_succeeded()
+    made.cleared = {0}
+    assert not made.all_cleared()
+    assert made.all_cleared(frozenset({1}))
+
+
+def test_the_result_has_every_documented_key(make_launch: Callable[..., LaunchSpec]) -> None:
+    made = attempt(record(0, exit_code=1), ending=FAILURE)
+    result = render_result(made, outcome(make_launch(), made))
+    assert result.keys() == {
+        *("version", "attempt", "launch", "outcome", "reason", "message", "exit_code", "started", "running", "ended"),
+        *("resume", "resume_step", "start_mode", "first_failure", "ranks", "next", "next_delay_s", "budget"),
+        "restart_message",
+    }
+    assert result["first_failure"].keys() == {
+        *("rank", "node", "host", "pid", "exit_code", "signal", "signal_name", "time", "error_type", "error_message"),
+        *("traceback", "log_tail"),
+    }
+    assert result["ranks"][0].keys() == {
+        *("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes"),
+    }
