@@ -339,7 +339,7 @@ def test_an_agent_that_holds_the_place_of_a_noted_one_counts(local: LocalHarness
     stale = Handle(backend="local", version=1, data=noted)
     assert liveness(local, stale) is Liveness.ALIVE
     cancel_and_wait(local, stale)
-    assert liveness(local, handle) is Liveness.GONE
+    wait_for(lambda: liveness(local, handle) is Liveness.GONE)
 
 
 def test_a_recycled_pid_is_not_an_agent(local: LocalHarness) -> None:

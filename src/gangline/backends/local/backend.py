@@ -71,7 +71,7 @@ class LocalBackend:
         self._patience_s = patience_s
         self._env = env
         self._lock = threading.RLock()
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: list[int] = []
         self._ending: dict[tuple[str, int], threading.Thread] = {}
 
     def capacity(self) -> PoolCapacity:
@@ -138,7 +138,7 @@ class LocalBackend:
             if self._agent is None:
                 from gangline.agent import bundle  # noqa: PLC0415 - only who starts agents pays for it
 
-                self._agent = (sys.executable, "-I", os.fspath(bundle.build(self._home.path)))
+                self._agent = (sys.executable, "-I", "-S", os.fspath(bundle.build(self._home.path)))
             return self._agent
 
     def _start_missing(self, launch: Launch, key: str, folder: LaunchDir, record: LaunchRecord) -> list[AgentProcess]:
@@ -174,12 +174,13 @@ class LocalBackend:
             )
         finally:
             os.close(log)
-        self._children.append(child)
+        self._children.append(child.pid)
+        child.returncode = 0  # it outlives this object on purpose; `_reap` waits for it by its pid
         return AgentProcess(node=node, pid=child.pid, started=start_of(child.pid) or "")
 
     def _reap(self) -> None:
         """Take note of agents that have ended, so that the system can forget them."""
-        self._children = [child for child in self._children if child.poll() is None]
+        self._children = [pid for pid in self._children if not _has_ended(pid)]
 
     def _observe_one(self, handle: Handle, boot: str) -> Observation:
         if handle.data["boot_id"] != boot:
@@ -207,6 +208,13 @@ class LocalBackend:
             time.sleep(_PAUSE_S)
         with self._lock:
             self._reap()
+
+
+def _has_ended(child: int) -> bool:
+    try:
+        return os.waitpid(child, os.WNOHANG)[0] == child
+    except ChildProcessError:
+        return True  # somebody else waited for it
 
 
 def _marks(handle: Handle) -> dict[str, str]:
