@@ -54,9 +54,18 @@ class Place:
     env: dict[str, str] = field(default_factory=dict)
 
     def gangline(self, *args: str, cwd: Path | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [GANGLINE, *args], cwd=cwd or self.folder, env=self.env, text=True, capture_output=True, check=check
+        """Run the command line here.
+
+        Raises:
+            RuntimeError: it failed; with what it said.
+        """
+        command = [GANGLINE, *args]
+        done = subprocess.run(
+            command, cwd=cwd or self.folder, env=self.env, text=True, capture_output=True, check=False
         )
+        if check and done.returncode != 0:
+            raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        return done
 
     @contextmanager
     def client(self) -> Iterator[Any]:
