@@ -65,7 +65,7 @@ def test_notebooks_become_scripts(tmp_path: Path) -> None:
     assert write_notebook_script(tmp_path, "a.ipynb") == "a.notebook.py"
     assert (tmp_path / "a.notebook.py").read_text() == text
     for wrong in ("[]", "{}", "no"):
-        with pytest.raises(ValueError, match="no cells|Expecting"):
+        with pytest.raises(ValueError, match=r"no cells|Expecting"):
             render_script(wrong)
 
 
@@ -94,7 +94,7 @@ def test_control_is_read_from_its_offset_and_line_by_line(tmp_path: Path) -> Non
 def test_messages_are_lines_of_json() -> None:
     assert parse_messages(b'{"a": 1}\n{"b"') == ([{"a": 1}], b'{"b"')
     for wrong in (b"[1]\n", b"no\n", b"\xff\n"):
-        with pytest.raises(ValueError, match="JSON|Expecting|decode"):
+        with pytest.raises(ValueError, match=r"JSON|Expecting|decode"):
             parse_messages(wrong)
 
 
