@@ -27,7 +27,11 @@ from gangline.training.context import Context
 __all__ = ["StopWatch", "should_stop"]
 
 _ALONE_AFTER_S = 5.0
-"""A rank that was told to stop, but hears no decision of rank 0, stops by itself after this time."""
+_ALONE_AFTER_CALLS = 3
+"""A rank that was told to stop, but hears no decision of rank 0, stops by itself after this time and so many calls.
+
+Where each step needs all ranks, rank 0 has decided two calls later at the latest, however long a step takes.
+"""
 
 _watch: StopWatch | None = None
 
@@ -55,14 +59,17 @@ class StopWatch:
     """
 
     def __init__(self, context: Context, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._attempt_dir = _attempt_dir(context)
+        folder = self._attempt_dir = _attempt_dir(context)
+        self._notice_path = os.fspath(folder.notice) if folder is not None else None
+        self._decision_path = os.fspath(folder.stop_at) if folder is not None else ""
         self._rank = context.rank
-        self._agrees = self._attempt_dir is not None and context.world_size > 1
+        self._agrees = folder is not None and context.world_size > 1
         self._clock = clock
         self._calls = 0
         self._stop_at: int | None = None
         """Number of the call from which on the answer is True."""
         self._told_at: float | None = None
+        self._told_call = 0
         self._signalled = False
         self._installed = False
         self._earlier: Any = None
@@ -90,16 +97,19 @@ class StopWatch:
             return decided
         if self._rank == 0:
             return self._write_decision(self._calls + 1)
-        return self._calls if self._clock() - (self._told_at or 0.0) >= _ALONE_AFTER_S else None
+        waited_s = self._clock() - (self._told_at or 0.0)
+        alone = waited_s >= _ALONE_AFTER_S and self._calls >= self._told_call + _ALONE_AFTER_CALLS
+        return self._calls if alone else None
 
     def _is_told(self) -> bool:
-        told = self._signalled or (self._attempt_dir is not None and os.path.exists(self._attempt_dir.notice))  # noqa: PTH110 - each step
+        noticed = self._notice_path is not None and os.path.exists(self._notice_path)  # noqa: PTH110 - fast, each step
+        told = self._signalled or noticed
         if told and self._told_at is None:
-            self._told_at = self._clock()
+            self._told_at, self._told_call = self._clock(), self._calls
         return told
 
     def _read_decision(self) -> int | None:
-        path = self._decision_path()
+        path = self._decision_path
         if not os.path.exists(path):  # noqa: PTH110 - each step
             return None
         try:
@@ -110,14 +120,10 @@ class StopWatch:
 
     def _write_decision(self, call: int) -> int:
         try:
-            write_json(self._decision_path(), {"call": call, "time": time.time()})
+            write_json(self._decision_path, {"call": call, "time": time.time()})
         except OSError as error:
             session.writer().warn(f"cannot tell the other ranks when to stop ({error.strerror}); each stops by itself")
         return call
-
-    def _decision_path(self) -> str:
-        assert self._attempt_dir is not None  # noqa: S101 - `_agrees` says so
-        return os.fspath(self._attempt_dir.stop_at)
 
     def _install(self) -> None:
         """Take SIGTERM over; only Python's main thread may."""

@@ -81,10 +81,30 @@ def test_a_signal_at_one_rank_does_not_stop_it_before_the_others(tmp_path: Path)
     assert [rank.ask() for rank in ranks] == [False, False]
     ranks[1]._signalled = True
     assert [rank.ask() for rank in ranks] == [False, False]
-    now[0] = 4.9
-    assert not ranks[1].ask()
-    now[0] = 5.1
+    now[0] = 60.0  # a long step
+    assert [ranks[1].ask(), ranks[1].ask()] == [False, False]
     assert ranks[1].ask()  # rank 0 never decided: better alone than killed
+
+
+def test_three_quick_calls_without_a_decision_are_not_enough(tmp_path: Path) -> None:
+    now = [0.0]
+    rank = watch_of(tmp_path, 1, 2, clock=lambda: now[0])
+    notify(tmp_path)
+    assert [rank.ask() for _ in range(10)] == [False] * 10
+    now[0] = 5.1
+    assert rank.ask()
+
+
+def test_a_rank_that_sees_the_notice_a_long_step_before_rank_0_waits_for_its_decision(tmp_path: Path) -> None:
+    now = [0.0]
+    ranks = [watch_of(tmp_path, rank, 2, clock=lambda: now[0]) for rank in range(2)]
+    assert not ranks[0].ask()
+    notify(tmp_path)
+    assert not ranks[1].ask()
+    now[0] = 60.0
+    assert not ranks[1].ask()  # asks before rank 0 does, and has been told for a minute
+    assert not ranks[0].ask()
+    assert [ranks[1].ask(), ranks[0].ask()] == [True, True]
 
 
 def test_a_decision_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
