@@ -5,6 +5,7 @@ Gangline, and nothing at its top that a fresh interpreter has not loaded.
 """
 
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,11 +16,20 @@ __all__ = ["describe", "write_failure"]
 _TRACEBACK_CHARS = 16_000
 _MESSAGE_CHARS = 4_000
 _MOST_FRAMES = 200
+_RECURSION_LIMIT = 1000
+"""What describing an error takes, and more than a script may have left to itself."""
 
 
 def write_failure(path: str, error: BaseException) -> None:
-    """Describe the exception in `path`, by rename. Never raises: a rank must end as it would without us."""
+    """Describe the exception in `path`, by rename. Never raises: a rank must end as it would without us.
+
+    Not for a KeyboardInterrupt: the interpreter remembers to end by SIGINT only if little is done meanwhile, and the signal says all.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return
+    limit = sys.getrecursionlimit()
     try:
+        sys.setrecursionlimit(max(limit, _RECURSION_LIMIT))
         import json  # noqa: PLC0415 - only a rank that fails pays for it
 
         text = json.dumps(describe(error))
@@ -29,6 +39,8 @@ def write_failure(path: str, error: BaseException) -> None:
         os.replace(temporary, path)
     except Exception as trouble:  # noqa: BLE001 - whatever the user's modules and objects do; it is said in the rank's log
         os.write(2, f"gangline: could not describe the error in {path}: {trouble!r}\n".encode("utf-8", "replace"))
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def describe(error: BaseException) -> "dict[str, Any]":

@@ -43,6 +43,7 @@ def become(request: "dict[str, Any]", kept: "Kept", gate: int) -> "dict[str, str
     for name in kept.own_modules:
         sys.modules.pop(name, None)
     _renew_state()
+    _unfreeze_at_exit(kept)
     return dict(order["settings"])
 
 
@@ -105,6 +106,16 @@ def _renew_state() -> None:
         tempfile.tempdir = None
     if (logging := loaded("logging")) is not None and (time := loaded("time")) is not None:
         logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()  # noqa: SLF001
+
+
+def _unfreeze_at_exit(kept: "Kept") -> None:
+    """An interpreter that ends collects all it has, so that what training code left behind is closed and finalised."""
+    known = "atexit" in sys.modules
+    import atexit  # noqa: PLC0415 - built in
+
+    if not known:
+        del sys.modules["atexit"]
+    atexit.register(kept.unfreeze)
 
 
 def _from_wire(value: "Any") -> "Any":

@@ -13,9 +13,15 @@ A rank is forked twice, so that it is a child of the agent (which adopts orphans
 until the agent has been told its pid: a helper that is killed at any moment leaves no rank that nobody knows.
 """
 
-import gc
 import os
 import sys
+
+_KNOWN = frozenset(sys.modules)
+
+import gc  # noqa: E402 - built in, and not loaded in a fresh interpreter
+
+if "gc" not in _KNOWN:
+    del sys.modules["gc"]
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,6 +56,7 @@ class Kept:
         self.command_line: tuple[int, bytes] | None = None
         """Where the arguments of this process lie in memory, and what they are."""
         self.libc: Any = None
+        self.unfreeze: Callable[[], None] = gc.unfreeze
 
 
 def serve(settings: "dict[str, str]", become: "Callable[[dict[str, Any], Kept, int], dict[str, str]]") -> "dict[str, str]":
@@ -167,8 +174,7 @@ def _inspect(kept: Kept, descriptor: int) -> None:
     _refuse_devices()
     _refuse_files(descriptor)
     _refuse_threads()
-    # What the imports made is left out of garbage collections from here on, also in ranks: their pages stay shared, and a rank
-    # ends in half the time.
+    # What the imports made is left out of garbage collections from here on, also in ranks, until they end: pages stay shared.
     gc.freeze()
 
 
