@@ -136,6 +136,7 @@ class Agent:
         self._probes.append(probe)
         node.on_started = lambda attempt: self._after_start(probe, attempt)
         self._loop.every(_INDEX_S, node.note_logs)
+        self._loop.every(_SAMPLE_S, node.reap_orphans)
         self._loop.every(_SAMPLE_S, lambda: system.sample(node.folder, node.live_ranks))
         return node
 

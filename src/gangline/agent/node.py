@@ -137,6 +137,12 @@ class Node:
         """Record something that people should know and that stops nothing."""
         self.journal.write("warning", text=text, **keys)
 
+    def reap_orphans(self) -> None:
+        """Wait for dead children that ranks have left to this agent, so that they do not pile up while it runs."""
+        known = frozenset(self._attempt.ranks if self._attempt is not None else ())
+        children = find_descendants(os.getpid())
+        reap(children, parent=os.getpid(), known=known | self._starter.own_pids() | self.helpers)
+
     def note_logs(self) -> None:
         """Let the index of the logs catch up."""
         if self._attempt is not None and self._attempt.index is not None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +68,8 @@ class Gang:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(spec))
 
-    def start_agent(self, node: int, **env: str) -> subprocess.Popen[bytes]:
-        argv = [sys.executable, str(self.bundle), "agent", str(self.run.path)]
+    def start_agent(self, node: int, *, through: Sequence[str] = (), **env: str) -> subprocess.Popen[bytes]:
+        argv = [*through, sys.executable, str(self.bundle), "agent", str(self.run.path)]
         argv += ["--launch", str(self.launch), "--node", str(node)]
         with self.run.launch(self.launch).log(node).open("ab") as log:
             agent = subprocess.Popen(

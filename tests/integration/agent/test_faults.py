@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -172,3 +172,36 @@ def test_an_address_that_cannot_be_reached_is_named(gang: Gang) -> None:  # L2
     result = gang.result()
     assert result["reason"] == "start_timeout"
     assert "node-does-not-exist.invalid" in result["message"]
+
+
+@pytest.fixture
+def memory_group(tmp_path: Path) -> Iterator[Path]:
+    """A control group with 200 MB, below the one that the tests run in."""
+    own = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
+    path = next((line.split(":")[2] for line in own if line.split(":")[1] == "memory"), None)
+    if path is None or not Path("/sys/fs/cgroup/memory", path.lstrip("/")).is_dir():
+        pytest.skip("needs the memory controller of cgroup v1")
+    group = Path("/sys/fs/cgroup/memory", path.lstrip("/"), f"gangline-test-{os.getpid()}-{tmp_path.name}")
+    group.mkdir()
+    (group / "memory.limit_in_bytes").write_text(str(200 << 20))
+    yield group
+    group.rmdir()
+
+
+@pytest.mark.root
+def test_a_rank_that_the_kernel_kills_for_memory_is_told_so(gang: Gang, memory_group: Path) -> None:  # F3
+    gang.script("""
+        import os, time
+        if os.environ["RANK"] == "1":
+            kept = bytearray(1 << 30)
+            print(len(kept))
+        time.sleep(600)
+    """)
+    gang.write_launch()
+    enter = f'echo $$ > {memory_group}/cgroup.procs; exec "$@"'
+    gang.start_agent(0, through=["sh", "-c", enter, "sh"])
+    assert set(gang.wait().values()) == {0}
+    result = gang.result()
+    assert (result["reason"], result["exit_code"]) == ("out_of_memory", 137)
+    assert result["first_failure"]["rank"] == 1
+    assert "peak memory was" in result["message"]
