@@ -55,9 +55,11 @@ class Admission:
         self._clock = clock
         self._objects = ObjectStore(home.path)
 
-    def admit(self, spec: RunSpec, *, client: Mapping[str, Any]) -> Admitted:
+    def admit(self, spec: RunSpec, *, client: Mapping[str, Any], dry: bool = False) -> Admitted:
         """Check everything that can be checked before a run waits.
 
+        Args:
+            dry: nothing was uploaded; the client has looked for the entry in the tree that it has packed.
         Raises:
             InvalidRequest: what is wrong, and what would be right.
             NotFound: the snapshot was not uploaded.
@@ -70,7 +72,7 @@ class Admission:
         spec = complete_spec(spec, capacity)
         check_spec(spec)
         check_feasible(capacity, demand_of(spec), pool=spec.pool)
-        manifest, warning = self._check_code(spec)
+        manifest, warning = (None, None) if dry and spec.snapshot is None else self._check_code(spec)
         python = find_python(spec.environment.python, client)
         if spec.checkpoint.path is not None:
             probe_writable(Path(spec.checkpoint.path), "--checkpoint-path")

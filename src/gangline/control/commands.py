@@ -84,7 +84,7 @@ class Commands:
         Raises:
             InvalidRequest, NotFound: as `submit`.
         """
-        admitted = self._admission.admit(spec, client={})
+        admitted = self._admission.admit(spec, client={}, dry=True)
         run = self._admission.imagine(admitted)
         return dry_launch(self._backends[run.pool], admitted.spec, run, self._home.run(run.id))
 
