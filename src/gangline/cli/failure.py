@@ -6,17 +6,18 @@ with the trace in a file. Imports click, never rich.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import traceback
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from gangline.cli.terminal import Terminal
 from gangline.cli.text import visible
 from gangline.domain.errors import GanglineError, InvalidRequest, nearest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "EXIT_INTERRUPTED",
@@ -36,6 +37,8 @@ _CRASH_FILE = "cli-crash.log"
 def report_error(error: GanglineError, *, as_json: bool) -> int:
     """Say on stderr what happened, why, and what to do; returns the exit code."""
     if as_json:
+        import json  # noqa: PLC0415 - as late as possible
+
         click.echo(json.dumps({"error": error.to_dict()}), err=True)
     else:
         for line in render_error(error, Terminal.from_stream(sys.stderr)):
@@ -66,6 +69,8 @@ def usage_as_error(error: click.ClickException) -> GanglineError:
 
 def report_unexpected(error: BaseException, *, home: Path, debug: bool) -> int:
     """A defect of ours: say so in two lines, keep the trace in a file (or show it with GANGLINE_DEBUG=1)."""
+    import traceback  # noqa: PLC0415 - every command would pay for it
+
     trace = "".join(traceback.format_exception(error))
     if debug:
         click.echo(trace, err=True, nl=False)
@@ -91,4 +96,4 @@ def _keep_trace(trace: str, home: Path) -> Path | None:
 
 def _sentence(text: str) -> str:
     shown = visible(text, multiline=True)
-    return shown if shown.endswith((".", "?", "!", ":", "\n")) else f"{shown}."
+    return shown if "\n" in shown or shown.endswith((".", "?", "!", ":")) else f"{shown}."

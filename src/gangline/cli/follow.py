@@ -63,7 +63,8 @@ def follow_run(client: Client, run_id: str, wanted: Following) -> int:
     printer.finish()
     ended = ended or client.run(run_id)
     if not wanted.as_json:
-        click.echo(say_end(ended, Terminal.from_stream(sys.stderr)), err=True)
+        phase = Terminal.from_stream(sys.stderr).phase(ended["phase"], describe_phase(ended))
+        click.echo(f"{ended['id']} {phase}; gangline show {ended['id']} has the details.", err=True)
     return exit_code_of(ended)
 
 
@@ -104,7 +105,7 @@ def _say_event(event: EventView) -> None:
 def say_end(run: RunSummary, terminal: Terminal) -> str:
     """How a run ended and why, in one line."""
     phase = terminal.phase(run["phase"], describe_phase(run))
-    return f"{run['id']} {phase}: {explain(run, terminal.now)} gangline show {run['id']}"
+    return f"{run['id']} {phase}: {explain(run, terminal.now)}"
 
 
 def _write(text: str) -> None:

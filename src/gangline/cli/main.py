@@ -23,7 +23,6 @@ from gangline.cli.options import Invocation
 from gangline.cli.terminal import prepare_streams
 from gangline.domain.errors import GanglineError
 from gangline.domain.version import VERSION
-from gangline.rundir.home import Home
 
 __all__ = ["cli", "main"]
 
@@ -122,6 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _leave_pipe()
     except Exception as error:  # noqa: BLE001 - the last handler: reported with its trace
+        from gangline.rundir.home import Home  # noqa: PLC0415 - only a defect gets here
+
         return report_unexpected(error, home=Home.from_env().path, debug=_debug())
     return code
 

@@ -5,7 +5,6 @@ Imports click alone.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -60,6 +59,8 @@ def run_argument(function: _F) -> _F:
 
 def echo_json(value: object) -> None:
     """One JSON document on stdout, for people too: indented, not escaped where the terminal can show it."""
+    import json  # noqa: PLC0415 - most commands print none
+
     click.echo(json.dumps(value, indent=2))
 
 

@@ -26,17 +26,15 @@ _BUCKETS = 120
 
 @click.command("show")
 @run_argument
-@click.option(
-    "--code", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Restore the run's code into DIR."
-)
+@click.option("--code", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Restore its code into DIR.")
 @click.option("--events", is_flag=True, help="Print its history instead.")
 @click.option("--diff", is_flag=True, help="Print what was changed since the commit instead.")
 @json_option()
 def command(*, run: str, folder: Path | None, events: bool, diff: bool, as_json: bool) -> None:
     """Show one run: how it stands and why, attempts, loss, code.
 
-    One screen: phase and reason, the first rank that failed with the end of its trace, attempts, checkpoints, the loss as
-    a curve, code, environment and folder. `--json` prints everything that is known.
+    One screen: phase and reason, the first rank that failed with the end of its trace, attempts, checkpoints, the loss
+    as a curve, code, environment and folder. `--json` prints everything that is known.
     """
     client = connection.connect()
     detail = client.run(run)

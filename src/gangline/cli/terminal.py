@@ -6,7 +6,6 @@ Imports click, never rich.
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -56,11 +55,10 @@ class Terminal:
         stream = stream or sys.stdout
         is_tty = stream.isatty()
         dumb = env.get("TERM", "") in {"dumb", ""}
-        size = shutil.get_terminal_size((80, 24))
-        sized = is_tty or env.get("COLUMNS", "").isdigit()
+        columns, lines = _measure(stream) if is_tty else (UNLIMITED_COLUMNS, 24)
         return cls(
-            width=max(MIN_COLUMNS, size.columns) if sized else UNLIMITED_COLUMNS,
-            height=size.lines,
+            width=max(MIN_COLUMNS, _setting(env, "COLUMNS") or columns),
+            height=_setting(env, "LINES") or lines,
             colour=_wants_colour(env, is_tty=is_tty, dumb=dumb),
             unicode=_can_encode(stream, "…─⣿█"),
             live=is_tty and not dumb,
@@ -106,6 +104,20 @@ def prepare_streams() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+
+
+def _measure(stream: TextIO) -> tuple[int, int]:
+    """Columns and lines of a terminal."""
+    try:
+        columns, lines = os.get_terminal_size(stream.fileno())
+    except (OSError, ValueError):
+        return 80, 24
+    return columns or 80, lines or 24
+
+
+def _setting(env: Mapping[str, str], name: str) -> int:
+    text = env.get(name, "")
+    return int(text) if text.isdecimal() else 0
 
 
 def _wants_colour(env: Mapping[str, str], *, is_tty: bool, dumb: bool) -> bool:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gangline.cli import connection
-from gangline.cli.describe import describe_phase, exit_code_of, explain, is_over
+from gangline.cli.describe import exit_code_of, is_over
+from gangline.cli.follow import say_end
 from gangline.cli.options import echo_json, json_option
 from gangline.cli.terminal import Terminal
 from gangline.wire.units import parse_duration
@@ -43,7 +44,7 @@ def command(*, runs: Sequence[str], timeout: str | None, as_json: bool) -> int:
         echo_json(over)
     else:
         for run in over:
-            click.echo(f"{run['id']}: {describe_phase(run)}. {explain(run, Terminal().now)}")
+            click.echo(say_end(run, Terminal.from_stream()))
     if len(over) < len(ended):
         click.echo(f"not over after {timeout}", err=True)
         return EXIT_TIMEOUT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -153,11 +154,12 @@ def _watch_live(client: Client, run_id: str, rank: int) -> RunDetail:
     from rich.text import Text  # noqa: PLC0415
 
     fetch = _fetcher(client, run_id, rank)
+    screen = sys.stdout  # rich puts its own stream in its place meanwhile
     console = Console(highlight=False, markup=False, soft_wrap=False)
     with Live(console=console, auto_refresh=False, transient=False, vertical_overflow="crop") as live:
         while True:
             view = fetch()
-            lines = render_screen(view, Terminal.from_stream())
+            lines = render_screen(view, Terminal.from_stream(screen))
             live.update(Text.from_ansi("\n".join(lines), no_wrap=True, overflow="crop"), refresh=True)
             if is_over(view.run):
                 return view.run

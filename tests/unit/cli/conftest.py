@@ -27,7 +27,7 @@ def make_failure(**changes: Any) -> dict[str, Any]:
         "time": NOW - 40,
         "error_type": "ValueError",
         "error_message": "loss is not finite",
-        "traceback": 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\nValueError: loss is not finite',
+        "traceback": 'Traceback (most recent call last):\n  File "train.py", line 7\nValueError: loss is not finite',
         "log_tail": "step 119\nstep 120\n",
     }
     return {**made, **changes}

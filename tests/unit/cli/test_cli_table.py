@@ -56,6 +56,6 @@ def test_ascii_terminals_get_ascii_marks():
 
 
 def test_colour_does_not_shift_columns():
-    painted = [Column(title="a", paint=lambda terminal, cell, row: terminal.paint(cell, "red")), Column(title="b")]
+    painted = [Column(title="a", paint=lambda terminal, cell, _: terminal.paint(cell, "red")), Column(title="b")]
     lines = render_table(painted, [["x", "y"], ["xxx", "y"]], Terminal(width=80, colour=True))
     assert lines[1] == "\x1b[31mx  \x1b[0m  y"
