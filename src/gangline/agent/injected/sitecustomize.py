@@ -37,8 +37,12 @@ def _leave_path(settings: "dict[str, str]") -> None:
         os.environ.pop("PYTHONPATH", None)
     sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
     sys.path_importer_cache.pop(_FOLDER, None)
-    if settings and settings["bundle"] not in sys.path:
-        sys.path.append(settings["bundle"])
+
+
+def _offer_gangline(bundle: str) -> None:
+    """Let `import gangline` work. Not in the helper: `importlib.metadata` keeps a zip on the path open, and ranks would share it."""
+    if bundle not in sys.path:
+        sys.path.append(bundle)
 
 
 def _find_environments_own() -> "BaseException | None":
@@ -52,8 +56,10 @@ def _find_environments_own() -> "BaseException | None":
 
 
 def _install(settings: "dict[str, str]") -> None:
+    bundle = settings["bundle"]
     if settings["mode"] == "warm":
         settings = _serve(settings)
+    _offer_gangline(bundle)
     _report_failure(settings["error"])
     try:
         _register_stacks(settings)
