@@ -138,7 +138,7 @@ def wait_until(condition: Callable[[], Any], *, what: str, timeout_s: float = WA
 def command_time_s(command: Sequence[str], *, env: dict[str, str] | None = None) -> float:
     """Seconds that a whole process takes."""
     started = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=env)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=env)
     return time.perf_counter() - started
 
 
