@@ -30,7 +30,7 @@ from gangline.agent.starter import RankExit, RankStart, Starter
 __all__ = ["Helper", "HelperPlan", "WarmStarter", "decide_helper_environment", "render_interpreter_argv", "render_request"]
 
 _IMPORT_TIMEOUT_S = 300.0
-_ANSWER_TIMEOUT_S = 60.0
+_ANSWER_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 2.0
 _MOST_HELPERS = 3
 _RSS_UNIT_BYTES = 1024

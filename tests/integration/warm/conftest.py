@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +99,7 @@ class Bench:
         )
         starter = open_starter(plan, exec_starter=ExecStarter)
         self._open.append(starter)
-        wait_until(starter, starter.ready)
+        self.wait(starter, starter.ready)
         return starter
 
     def run(self, mode: str, rank: RankStart, **how: Any) -> Ended:
@@ -137,22 +137,22 @@ class Bench:
                 found[one.pid] = _ended(ranks[one.pid], one)
             return len(found) == len(ranks)
 
-        wait_until(starter, all_ended)
+        self.wait(starter, all_ended)
         return found
 
+    @staticmethod
+    def wait(starter: ReasonedStarter, condition: Callable[[], bool]) -> None:
+        """Let the starter's descriptor say when to look again, as the agent's loop does."""
+        poll = select.poll()
+        poll.register(starter.fileno(), select.POLLIN)
+        deadline = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline, "nothing happened in time"
+            poll.poll(1000)
+
     def close(self) -> None:
-        for starter in self._open:
+        for starter in reversed(self._open):  # each puts back the SIGCHLD handler that it found
             starter.close()
-
-
-def wait_until(starter: ReasonedStarter, condition: Callable[[], bool]) -> None:
-    """Let the starter's descriptor say when to look again, as the agent's loop does."""
-    poll = select.poll()
-    poll.register(starter.fileno(), select.POLLIN)
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened in time"
-        poll.poll(1000)
 
 
 def _ended(rank: RankStart, gone: RankExit) -> Ended:
@@ -171,6 +171,3 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path)
     yield made
     made.close()
-
-
-__all__ = ["Bench", "Ended", "replace", "wait_until"]

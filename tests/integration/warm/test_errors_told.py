@@ -1,0 +1,103 @@
+"""The exception that ends a rank is described next to its log, in both ways to start it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+BOTH = pytest.mark.parametrize("mode", ["exec", "warm"])
+
+TELLING = [
+    ("raise ValueError('wörds')", "ValueError", "wörds"),
+    ("class Mine(Exception): pass\nraise Mine(1, 2)", "Mine", "(1, 2)"),
+    ("import json\njson.loads('')", "json.decoder.JSONDecodeError", "Expecting value: line 1 column 1 (char 0)"),
+    *[("raise ExceptionGroup('several', [ValueError(1), KeyError(2)])", "ExceptionGroup", "several (2 sub-exceptions)")] * (sys.version_info >= (3, 11)),
+    ("import sys\nsys.excepthook = lambda *a: None\n1/0", "ZeroDivisionError", "division by zero"),
+    ("import sys\nsys.setrecursionlimit(60)\ndef f(): f()\nf()", "RecursionError", "maximum recursion depth exceeded"),
+    ("class Odd(Exception):\n    def __str__(self): raise KeyError\nraise Odd", "Odd", "<its message cannot be shown: KeyError>"),
+    ("raise MemoryError", "MemoryError", ""),
+    ("import sys\nsys.exit('no data')", "SystemExit", "no data"),
+    ("raise AssertionError('x' * 9_000)", "AssertionError", "x" * 4000),
+    ("import atexit, os\natexit.register(os.chdir, '/')\nraise OSError(28, 'No space left on device')", "OSError", "[Errno 28] No space left on device"),
+]
+
+
+@BOTH
+@pytest.mark.parametrize(("script", "kind", "message"), TELLING, ids=[kind for _, kind, _ in TELLING])
+def test_what_ended_the_rank_is_described(bench, mode, script, kind, message):
+    bench.write({"train.py": script})
+    error = bench.run(mode, bench.rank("train.py")).error
+    assert (error["type"], error["message"]) == (kind, message)
+    assert kind.rpartition(".")[2] in error["traceback"]
+    assert len(error["traceback"]) <= 16_000
+    assert error["time"] > 0
+
+
+@BOTH
+def test_the_traceback_is_the_one_that_is_printed(bench, mode):
+    bench.write({"train.py": "def f():\n    return {}['a']\ntry:\n    f()\nexcept KeyError as e:\n    raise RuntimeError('b') from e"})
+    ended = bench.run(mode, bench.rank("train.py"))
+    assert ended.error["traceback"] == ended.text
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "script",
+    [
+        "",
+        "import sys\nsys.exit(3)",
+        "import sys\ntry:\n    sys.exit('caught')\nexcept SystemExit:\n    pass\nimport os\nos._exit(0)",
+        "import os\nos._exit(1)",
+        "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\nsignal.pause()",
+        "import os\npid = os.fork()\nif not pid:\n    raise ValueError('of a child')\nos.wait()",
+        "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'raise ValueError(1)'])",
+        "import multiprocessing as m\np = m.get_context('fork').Process(target=int, args=('x',))\np.start()\np.join()",
+        "import threading\nt = threading.Thread(target=int, args=('x',))\nt.start()\nt.join()",
+    ],
+)
+def test_nothing_is_described_where_no_exception_ended_the_rank(bench, mode, script):
+    bench.write({"train.py": script})
+    assert bench.run(mode, bench.rank("train.py")).error is None
+
+
+def test_the_python_under_a_shell_describes_its_end_and_hands_on_a_clean_environment(bench):
+    script = "import os, subprocess, sys\nprint(os.environ.get('PYTHONPATH'), [n for n in os.environ if n.startswith('GANGLINE_I')], sys.path[1:])\nraise ValueError('below a shell')"
+    bench.write({"train.py": script})
+    rank = bench.rank("train.py")
+    plain = bench.run("plain", rank).text
+    command = replace(bench.rank("train.py"), entry_kind="command", entry="bash", args=("-c", f"{rank.python} train.py; exit 5"))
+    ended = bench.run("exec", command)
+    assert (ended.exit_code, ended.text) == (5, plain)
+    assert ended.error["message"] == "below a shell"
+
+
+@BOTH
+def test_the_environments_own_sitecustomize_runs(bench, mode):
+    bench.write({"lib/sitecustomize.py": "import sys\nsys.marked = __file__", "train.py": "import sys, sitecustomize\nprint(sys.marked, sitecustomize.__file__)"})
+    rank = bench.rank("train.py", env={"PYTHONPATH": "lib"})
+    assert bench.run(mode, rank).text == bench.run("plain", rank).text.splitlines(keepends=True)[0]
+
+
+@BOTH
+def test_an_error_that_cannot_be_written_is_said_in_the_log_and_changes_nothing(bench, mode):
+    bench.write({"train.py": "1/0"})
+    rank = replace(bench.rank("train.py"), error_path="/nowhere/at/all.json")
+    ended = bench.run(mode, rank)
+    assert ended.exit_code == 1
+    assert "gangline: could not describe the error in /nowhere/at/all.json" in ended.text
+
+
+@BOTH
+@pytest.mark.torch
+def test_an_error_through_torchs_record_is_the_users_own(bench, mode):
+    script = "from torch.distributed.elastic.multiprocessing.errors import record\n\n@record\ndef main():\n    raise ValueError('inside')\n\nmain()\n"
+    bench.write({"train.py": script})
+    ended = bench.run(mode, bench.rank("train.py", env={"TORCHELASTIC_ERROR_FILE": str(bench.logs / "torch.json")}))
+    assert (ended.error["type"], ended.error["message"]) == ("ValueError", "inside")
+    assert json.loads(Path(bench.logs / "torch.json").read_text())["message"]["message"] == "ValueError: inside"
