@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -226,7 +225,7 @@ def _check_entries(files: tuple[FileEntry, ...]) -> None:
         if entry.path in kinds:
             raise _refused(entry.path, "it is listed twice")
         kinds[entry.path] = entry.kind
-    parents = {parent for entry in files if (parent := posixpath.dirname(entry.path))}
+    parents = {parent for entry in files if (parent := entry.path.rpartition("/")[0])}
     for path in sorted(parents):
         if any(part in kinds for part in _prefixes(path)):
             raise _refused(path, "something is listed below it, but it is not a plain folder")

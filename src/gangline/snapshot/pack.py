@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,8 +73,25 @@ def pack(
         hashed = hash_files(files, cache_path=cache_path, root=os.fspath(root))
         code = _code(root, chosen, *(fact.result() if fact else None for fact in facts))
     entries = [entry for item in chosen.found if (entry := _entry(item, hashed)) is not None]
-    sources = {hashed[item.path][0]: Path(item.where) for item in files if item.path in hashed}
-    return Packed(manifest=Manifest(files=tuple(entries), code=code), sources=sources, warnings=chosen.warnings)
+    sources = {hashed[item.path][0]: item.where for item in files if item.path in hashed}
+    manifest = Manifest(files=tuple(entries), code=code)
+    return Packed(manifest=manifest, sources=_Sources(sources), warnings=chosen.warnings)
+
+
+class _Sources(Mapping[str, Path]):
+    """Paths made when they are asked for: of tens of thousands, a second submit needs a few."""
+
+    def __init__(self, places: Mapping[str, str]) -> None:
+        self._places = places
+
+    def __getitem__(self, digest: str) -> Path:
+        return Path(self._places[digest])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
 
 
 def _ask_git(

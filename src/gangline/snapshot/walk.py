@@ -259,10 +259,10 @@ class _Walk:
 
 
 def _add_parents(parents: set[str], path: str) -> None:
-    parent = posixpath.dirname(path)
+    parent = path.rpartition("/")[0]
     while parent and parent not in parents:
         parents.add(parent)
-        parent = posixpath.dirname(parent)
+        parent = parent.rpartition("/")[0]
 
 
 def _unreadable(path: str, error: OSError) -> SnapshotRefused:
