@@ -58,17 +58,20 @@ def start_server(home: Home, find: Callable[[], _T | None]) -> _T:
     """
     deadline = time.monotonic() + _PATIENCE_S
     starting = _spawn(home)
-    while time.monotonic() < deadline:
-        time.sleep(_POLL_S)
-        exit_code = starting.poll()
-        found = find()
-        if found is not None:
-            return found
-        if exit_code:
-            raise _failed(home, f"It ended with exit code {exit_code}.")
-        if exit_code == 0 and not is_served(home):  # it gave way to another one, and that one is gone
-            starting = _spawn(home)
-    raise _failed(home, f"It did not answer within {_PATIENCE_S:.0f} s.")
+    try:
+        while time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+            exit_code = starting.poll()
+            found = find()
+            if found is not None:
+                return found
+            if exit_code:
+                raise _failed(home, f"It ended with exit code {exit_code}.")
+            if exit_code == 0 and not is_served(home):  # it gave way to another one, and that one is gone
+                starting = _spawn(home)
+        raise _failed(home, f"It did not answer within {_PATIENCE_S:.0f} s.")
+    finally:
+        starting.returncode = starting.returncode or 0  # it lives on after us, which Popen would warn about
 
 
 def server_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -33,8 +33,8 @@ from gangline.store.store import Store
 __all__ = ["main", "serve"]
 
 _log = logging.getLogger(__name__)
-_LOCK_PATIENCE_S = 3.0
-"""Longer than a server takes to end, so that `stop` and the next command can follow each other closely."""
+_LOCK_PATIENCE_S = 0.3
+"""Clients that look hold the lock for a moment. A server that is ending is waited for by the client, not by us."""
 _TICK_PATIENCE_S = 3.0
 _MAX_LOG_BYTES = 5_000_000
 
@@ -61,7 +61,8 @@ def serve(settings: Settings) -> None:
     Raises:
         GanglineError: the database or the port cannot be used.
     """
-    home, stopping = settings.home, Stopping()
+    home = settings.home
+    stopping = Stopping(on_begin=lambda: home.server.unlink(missing_ok=True))
     with ExitStack() as stack:
         token = ensure_token(home)
         socket_ = stack.enter_context(_listening(settings))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Event
 from typing import TYPE_CHECKING
@@ -20,10 +21,13 @@ __all__ = ["Parts", "Stopping"]
 class Stopping:
     """Ends the server, soon after `begin`, and says so to everything that runs long. Gangs are not touched."""
 
+    on_begin: Callable[[], None] = lambda: None
+    """Called as it begins: takes down the sign, so that no new caller comes in."""
     _set: Event = field(default_factory=Event)
 
     def begin(self) -> None:
         """End the server; safe from any thread and signal handler, and to repeat."""
+        self.on_begin()
         self._set.set()
 
     def begun(self) -> bool:
