@@ -40,6 +40,7 @@ bench: $(READY) ## measure against the peers and write docs/benchmarks.md
 	$(BIN)/python benchmarks/run.py
 
 docs: $(READY) ## build the documentation into site/
+	$(BIN)/python tools/generate_cli_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove what these tasks made; runs and checkpoints under ~/.gangline stay

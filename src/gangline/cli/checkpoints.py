@@ -7,7 +7,7 @@ import click
 from gangline.cli import connection
 from gangline.cli.options import echo_json, echo_lines, json_option, run_argument
 from gangline.cli.summary import render_checkpoints
-from gangline.cli.terminal import Terminal
+from gangline.cli.terminal import Terminal, say
 
 __all__ = ["command"]
 
@@ -28,4 +28,4 @@ def command(*, run: str, kept: bool, as_json: bool) -> None:
     elif found:
         echo_lines(render_checkpoints(found, Terminal.from_stream()))
     else:
-        click.echo("No checkpoints. Training code saves one with `with gangline.checkpoint(step) as folder:`.")
+        say("No checkpoints. Training code saves one with `with gangline.checkpoint(step) as folder:`.")

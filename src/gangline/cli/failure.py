@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gangline.cli.terminal import Terminal
+from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import visible
 from gangline.domain.errors import GanglineError, InvalidRequest, nearest
 
@@ -39,10 +39,10 @@ def report_error(error: GanglineError, *, as_json: bool) -> int:
     if as_json:
         import json  # noqa: PLC0415 - as late as possible
 
-        click.echo(json.dumps({"error": error.to_dict()}), err=True)
+        say(json.dumps({"error": error.to_dict()}), err=True)
     else:
         for line in render_error(error, Terminal.from_stream(sys.stderr)):
-            click.echo(line, err=True)
+            say(line, err=True)
     return error.exit_code
 
 
@@ -73,11 +73,11 @@ def report_unexpected(error: BaseException, *, home: Path, debug: bool) -> int:
 
     trace = "".join(traceback.format_exception(error))
     if debug:
-        click.echo(trace, err=True, nl=False)
-    click.echo(f"error: Gangline itself failed: {visible(f'{type(error).__name__}: {error}')}", err=True)
+        say(trace, err=True, end="")
+    say(f"error: Gangline itself failed: {visible(f'{type(error).__name__}: {error}')}", err=True)
     kept = _keep_trace(trace, home)
     where = f"The trace is in {kept}" if kept else "GANGLINE_DEBUG=1 shows the trace"
-    click.echo(f"  fix: {where}; `gangline server logs` shows the server's side. Please report both.", err=True)
+    say(f"  fix: {where}; `gangline server logs` shows the server's side. Please report both.", err=True)
     return GanglineError.exit_code
 
 

@@ -8,12 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-import click
-
 from gangline.cli.describe import describe_phase, exit_code_of, explain
 from gangline.cli.failure import EXIT_INTERRUPTED
 from gangline.cli.logtext import LogPrinter
-from gangline.cli.terminal import Terminal
+from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_clock, visible
 from gangline.wire.views import EventView, LogChunk, RunSummary
 
@@ -64,7 +62,7 @@ def follow_run(client: Client, run_id: str, wanted: Following) -> int:
     ended = ended or client.run(run_id)
     if not wanted.as_json:
         phase = Terminal.from_stream(sys.stderr).phase(ended["phase"], describe_phase(ended))
-        click.echo(f"{ended['id']} {phase}; gangline show {ended['id']} has the details.", err=True)
+        say(f"{ended['id']} {phase}; gangline show {ended['id']} has the details.", err=True)
     return exit_code_of(ended)
 
 
@@ -79,7 +77,7 @@ def make_printer(terminal: Terminal, *, labelled: bool, raw: bool = False) -> Lo
 
 def say_detached(run_id: str) -> None:
     """What Ctrl-C did, and did not do."""
-    click.echo(
+    say(
         f"\ndetached; the run goes on. gangline stop {run_id} ends it, gangline watch {run_id} shows it again.",
         err=True,
     )
@@ -99,7 +97,7 @@ def _say_event(event: EventView) -> None:
     if event["message"]:
         terminal = Terminal.from_stream(sys.stderr)
         line = f"gangline {render_clock(event['time'])} {visible(event['message'])}"
-        click.echo(terminal.paint(line, dim=True), err=True)
+        say(terminal.paint(line, dim=True), err=True)
 
 
 def say_end(run: RunSummary, terminal: Terminal) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from gangline.cli.terminal import say
 from gangline.domain.errors import Conflict, InvalidRequest
 
 __all__ = ["command"]
@@ -35,7 +36,7 @@ def command(*, folder: Path, plain: bool) -> None:
             fix="Name another folder: gangline init FOLDER",
         ) from error
     where = "" if folder == Path() else f"cd {folder} && "
-    click.echo(f"Wrote {' and '.join(contents)}. Next:\n\n  {where}gangline submit --follow train.py --steps 300")
+    say(f"Wrote {' and '.join(contents)}. Next:\n\n  {where}gangline submit --follow train.py --steps 300")
 
 
 def _write_new(folder: Path, contents: Mapping[str, str]) -> None:

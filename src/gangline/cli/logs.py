@@ -13,7 +13,7 @@ from gangline.cli import connection
 from gangline.cli.describe import describe_phase, explain, num_ranks
 from gangline.cli.follow import Following, follow_run, make_printer
 from gangline.cli.options import Whole, json_option, run_argument
-from gangline.cli.terminal import Terminal
+from gangline.cli.terminal import Terminal, say
 from gangline.domain.errors import NotFound
 from gangline.wire.views import LogChunk, RunSummary
 
@@ -99,9 +99,7 @@ def _print_plain(client: Client, wanted: _Wanted) -> int:
     if not size_bytes:
         who = f"rank {wanted.ranks[0]} has" if len(wanted.ranks) == 1 else "the ranks have"
         run = wanted.run
-        click.echo(
-            f"{who} written nothing; {run['id']} is {describe_phase(run)}: {explain(run, Terminal().now)}", err=True
-        )
+        say(f"{who} written nothing; {run['id']} is {describe_phase(run)}: {explain(run, Terminal().now)}", err=True)
     return 0
 
 
@@ -110,7 +108,7 @@ def _print_json(client: Client, wanted: _Wanted) -> int:
 
     for rank in wanted.ranks:
         for chunk in _read(client, wanted, rank):
-            click.echo(json.dumps(chunk))
+            say(json.dumps(chunk))
     return 0
 
 

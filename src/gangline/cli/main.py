@@ -20,7 +20,7 @@ from gangline.cli.failure import (
 )
 from gangline.cli.lazy import Entry, LazyGroup
 from gangline.cli.options import Invocation
-from gangline.cli.terminal import prepare_streams
+from gangline.cli.terminal import prepare_streams, say
 from gangline.domain.errors import GanglineError
 from gangline.domain.version import VERSION
 
@@ -99,10 +99,10 @@ RUN is a run's id, the beginning of one, or `latest`. With --json a command prin
 def cli(ctx: click.Context, *, show_version: bool) -> None:
     """Distributed training in one command, the same on a laptop and on a cluster."""
     if show_version:
-        click.echo(f"gangline {VERSION}")
+        say(f"gangline {VERSION}")
         ctx.exit()
     if ctx.invoked_subcommand is None:
-        click.echo(ctx.get_help())
+        say(ctx.get_help())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -135,7 +135,7 @@ def _invoke(args: list[str], invocation: Invocation) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        say("interrupted", err=True)
         return EXIT_INTERRUPTED
     except click.ClickException as error:
         return report_error(usage_as_error(error), as_json=invocation.as_json or "--json" in args)

@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import click
 
+from gangline.cli.terminal import say
+
 __all__ = ["Invocation", "Whole", "echo_json", "echo_lines", "json_option", "run_argument"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -61,13 +63,13 @@ def echo_json(value: object) -> None:
     """One JSON document on stdout, for people too: indented, not escaped where the terminal can show it."""
     import json  # noqa: PLC0415 - most commands print none
 
-    click.echo(json.dumps(value, indent=2))
+    say(json.dumps(value, indent=2))
 
 
 def echo_lines(lines: list[str]) -> None:
     """Several lines on stdout in one write."""
     if lines:
-        click.echo("\n".join(lines))
+        say("\n".join(lines))
 
 
 def _remember_json(ctx: click.Context, _param: click.Parameter, value: bool) -> bool:  # noqa: FBT001 - click's signature

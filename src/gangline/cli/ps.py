@@ -10,7 +10,7 @@ from gangline.cli import connection
 from gangline.cli.describe import describe_gang, describe_phase, explain, run_duration_s
 from gangline.cli.options import Whole, echo_json, echo_lines, json_option
 from gangline.cli.table import Column, render_table
-from gangline.cli.terminal import Terminal
+from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_age, render_duration, render_step
 from gangline.domain.phase import TERMINAL, Phase
 from gangline.wire.views import RunSummary
@@ -55,7 +55,7 @@ def command(
     filtered = bool(phases or name or project)
     echo_lines(render_runs(runs, terminal) if runs else [_say_none(filtered=filtered)])
     if most is not None and len(runs) >= most:
-        click.echo(terminal.paint("There may be more: `gangline ps --all`.", dim=True), err=True)
+        say(terminal.paint("There may be more: `gangline ps --all`.", dim=True), err=True)
 
 
 def render_runs(runs: Sequence[RunSummary], terminal: Terminal) -> list[str]:

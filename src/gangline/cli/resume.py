@@ -7,6 +7,7 @@ import click
 from gangline.cli import connection
 from gangline.cli.follow import Following, follow_run
 from gangline.cli.options import echo_json, json_option, run_argument
+from gangline.cli.terminal import say
 
 __all__ = ["command"]
 
@@ -28,10 +29,10 @@ def command(*, run: str, follow: bool, as_json: bool) -> int:
     resumed = client.resume(before["id"])
     run_id = resumed["id"]
     if follow:
-        click.echo(f"{run_id} is {resumed['phase']} again.", err=as_json)
+        say(f"{run_id} is {resumed['phase']} again.", err=as_json)
         return follow_run(client, run_id, Following(attempt=next_attempt, after=seen, as_json=as_json))
     if as_json:
         echo_json(resumed)
     else:
-        click.echo(f"{run_id} is {resumed['phase']} again; `gangline watch {run_id}` shows it live.")
+        say(f"{run_id} is {resumed['phase']} again; `gangline watch {run_id}` shows it live.")
     return 0

@@ -10,7 +10,7 @@ import click
 
 from gangline.cli import connection
 from gangline.cli.options import Whole, echo_json, json_option
-from gangline.cli.terminal import Terminal
+from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_count, render_duration, render_size, visible
 from gangline.domain.errors import NotFound, ServerUnreachable
 from gangline.rundir.home import Home
@@ -45,12 +45,12 @@ def status(*, as_json: bool) -> int:
         if as_json:
             echo_json(None)
         else:
-            click.echo(f"No server runs (state folder {home}). The next command that needs one starts it.")
+            say(f"No server runs (state folder {home}). The next command that needs one starts it.")
         return ServerUnreachable.exit_code
     if as_json:
         echo_json(health)
     else:
-        click.echo("\n".join(_render_health(health, Terminal().now)))
+        say("\n".join(_render_health(health, Terminal().now)))
     return 0
 
 
@@ -62,9 +62,7 @@ def start(*, as_json: bool) -> None:
     if as_json:
         echo_json(health)
     else:
-        click.echo(
-            f"The server runs: pid {health['pid']}, version {health['version']}, state in {visible(health['home'])}."
-        )
+        say(f"The server runs: pid {health['pid']}, version {health['version']}, state in {visible(health['home'])}.")
 
 
 @command.command("stop")
@@ -78,13 +76,13 @@ def stop(*, as_json: bool) -> None:
         if as_json:
             echo_json(None)
         else:
-            click.echo("No server runs.")
+            say("No server runs.")
         return
     client.stop_server()
     if as_json:
         echo_json(health)
     else:
-        click.echo(_say_stopped(health))
+        say(_say_stopped(health))
 
 
 @command.command("logs")
@@ -142,4 +140,4 @@ def _print_new(path: Path, position: int) -> int:
 
 
 def _print_bytes(data: bytes) -> None:
-    click.echo(visible(data.decode("utf-8", "replace"), multiline=True), nl=False)
+    say(visible(data.decode("utf-8", "replace"), multiline=True), end="")

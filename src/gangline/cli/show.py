@@ -11,7 +11,7 @@ import click
 from gangline.cli import connection
 from gangline.cli.options import echo_json, echo_lines, json_option, run_argument
 from gangline.cli.summary import main_metric, render_events, render_summary
-from gangline.cli.terminal import Terminal
+from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_count, render_size, visible
 from gangline.domain.errors import Conflict, InvalidRequest, NotFound
 from gangline.wire.views import CodeView, MetricView, RunDetail
@@ -44,7 +44,7 @@ def command(*, run: str, folder: Path | None, events: bool, diff: bool, as_json:
     elif events:
         _show_events(detail, terminal, as_json=as_json)
     elif diff:
-        click.echo(visible(_code_of(detail)["diff"] or "", multiline=True), nl=False)
+        say(visible(_code_of(detail)["diff"] or "", multiline=True), end="")
     elif as_json:
         echo_json(detail)
     else:
@@ -92,7 +92,7 @@ def _restore_code(client: Client, run: RunDetail, folder: Path, *, as_json: bool
         echo_json({"folder": str(restored), "digest": digest, "num_files": manifest.num_files})
         return
     size = f"{render_count(manifest.num_files, 'file')}, {render_size(manifest.size_bytes)}"
-    click.echo(f"Restored {size} of {run['id']} into {visible(str(restored))}")
+    say(f"Restored {size} of {run['id']} into {visible(str(restored))}")
 
 
 def _code_of(run: RunDetail) -> CodeView:

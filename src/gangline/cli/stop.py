@@ -9,6 +9,7 @@ import click
 from gangline.cli import connection
 from gangline.cli.describe import describe_phase, is_over
 from gangline.cli.options import echo_json, json_option
+from gangline.cli.terminal import say
 from gangline.cli.wait import wait_until_over
 from gangline.wire.units import parse_duration
 from gangline.wire.views import RunSummary
@@ -36,7 +37,7 @@ def command(*, runs: Sequence[str], grace: str | None, wait: bool, as_json: bool
         echo_json(stopped)
         return
     for run in stopped:
-        click.echo(_say(run))
+        say(_say(run))
 
 
 def _say(run: RunSummary) -> str:

@@ -18,7 +18,7 @@ from gangline.cli.follow import Following, follow_run, say_detached, say_end
 from gangline.cli.options import echo_json, echo_lines, json_option
 from gangline.cli.specoptions import SubmitCommand, flag_table, make_spec_options, spec_values, submit_line
 from gangline.cli.submitted import render_launch, render_submitted
-from gangline.cli.terminal import Terminal
+from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import visible
 from gangline.cli.wait import wait_until_over
 from gangline.domain.errors import InvalidRequest
@@ -39,12 +39,12 @@ _MOST_FOLLOWED = 16
 _EPILOG = """Examples:
 
 \b
-  gangline submit train.py --lr 3e-4                  arguments after the script are the script's
-  gangline submit --nodes 2 --procs-per-node 4 train.py -- --nodes 7     whatever they are called
+  gangline submit train.py --lr 3e-4               # what stands after the script is the script's
+  gangline submit --nodes 2 train.py -- --nodes 7  # whatever it is called
   gangline submit --gpus-per-node 8 -m package.train
-  gangline submit -- ./train.sh --fast                any program, once for each rank
-  gangline submit -- "python train.py | tee log"      one text: a line for bash, with pipefail
-  gangline submit -f run.yaml --name second-try       a run file; options win over it
+  gangline submit -- ./train.sh --fast             # any program, once for each rank
+  gangline submit -- "./prepare && ./train | tee log"  # one text: a line for bash, with pipefail
+  gangline submit -f run.yaml --name second-try    # a run file; options win over it
 
 `python train.py` means the script, run by that python. gangline.yaml in the project's root sets defaults."""
 
@@ -96,7 +96,7 @@ def _build_spec(ctx: click.Context, file: Path | None, values: dict[str, Any]) -
     entry = parse_entry(submit_line(ctx), flags=flag_table(ctx.command), folder=folder)
     if entry is not None:
         for note in entry.notes:
-            click.echo(note, err=True)
+            say(note, err=True)
         values = {**values, "entry": entry.entry, "entry_kind": entry.kind.value, "args": entry.args}
         values["environment.python"] = values["environment.python"] or entry.python
     layers = merge_layers(defaults_from_project(find_root(folder)), partial_from_yaml(file) if file else {})
@@ -122,7 +122,7 @@ def _prepare(spec: RunSpec, include: tuple[str, ...]) -> Prepared:
 
     prepared = prepare(spec, include=include)
     for warning in prepared.packed.warnings:
-        click.echo(f"note: {visible(warning)}", err=True)
+        say(f"note: {visible(warning)}", err=True)
     return prepared
 
 
@@ -157,12 +157,12 @@ def _finish(client: Client, run: RunDetail, after: _After) -> int:
 def _follow(client: Client, run: RunDetail, *, as_json: bool) -> int:
     """Follow from the first attempt on; what was queued is said on stderr, so that stdout is the ranks' alone."""
     if as_json:
-        click.echo(json.dumps({"run": run}))
+        say(json.dumps({"run": run}))
     else:
-        click.echo("\n".join(render_submitted(run, Terminal.from_stream(sys.stderr))), err=True)
+        say("\n".join(render_submitted(run, Terminal.from_stream(sys.stderr))), err=True)
     ranks = [0] if num_ranks(run) > _MOST_FOLLOWED else None
     if ranks and not as_json:
-        click.echo(f"Following rank 0 of {num_ranks(run)}; gangline logs {run['id']} --all-ranks has all.", err=True)
+        say(f"Following rank 0 of {num_ranks(run)}; gangline logs {run['id']} --all-ranks has all.", err=True)
     seen = max((event["seq"] for event in run["events"]), default=-1)
     return follow_run(client, run["id"], Following(ranks=ranks, attempt=0, after=seen, as_json=as_json))
 

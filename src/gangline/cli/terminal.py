@@ -16,7 +16,7 @@ import click
 
 from gangline.cli.text import clip
 
-__all__ = ["PHASE_COLOURS", "UNLIMITED_COLUMNS", "Terminal", "prepare_streams"]
+__all__ = ["PHASE_COLOURS", "UNLIMITED_COLUMNS", "Terminal", "prepare_streams", "say"]
 
 UNLIMITED_COLUMNS = 10_000
 """Width of a pipe: nothing is cut."""
@@ -62,6 +62,7 @@ class Terminal:
             colour=_wants_colour(env, is_tty=is_tty, dumb=dumb),
             unicode=_can_encode(stream, "…─⣿█"),
             live=is_tty and not dumb,
+            now=time.time(),
         )
 
     @property
@@ -104,6 +105,13 @@ def prepare_streams() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="backslashreplace")
+
+
+def say(text: str, *, err: bool = False, end: str = "\n") -> None:
+    """Write text to stdout or stderr as it is, at once."""
+    stream = sys.stderr if err else sys.stdout
+    stream.write(text + end)
+    stream.flush()
 
 
 def _measure(stream: TextIO) -> tuple[int, int]:

@@ -8,6 +8,7 @@ import click
 
 from gangline.cli import connection
 from gangline.cli.options import echo_json, json_option
+from gangline.cli.terminal import say
 from gangline.domain.errors import GanglineError
 from gangline.domain.version import VERSION
 
@@ -26,8 +27,8 @@ def command(*, as_json: bool) -> None:
     if as_json:
         echo_json(found)
         return
-    click.echo(f"gangline {found['gangline']}, Python {found['python']}")
-    click.echo(f"server   {server or 'not running'}")
+    say(f"gangline {found['gangline']}, Python {found['python']}")
+    say(f"server   {server or 'not running'}")
 
 
 def _server_version() -> str | None:

@@ -12,7 +12,7 @@ from gangline.cli import connection
 from gangline.cli.describe import exit_code_of, is_over
 from gangline.cli.follow import say_end
 from gangline.cli.options import echo_json, json_option
-from gangline.cli.terminal import Terminal
+from gangline.cli.terminal import Terminal, say
 from gangline.wire.units import parse_duration
 from gangline.wire.views import RunSummary
 
@@ -44,9 +44,9 @@ def command(*, runs: Sequence[str], timeout: str | None, as_json: bool) -> int:
         echo_json(over)
     else:
         for run in over:
-            click.echo(say_end(run, Terminal.from_stream()))
+            say(say_end(run, Terminal.from_stream()))
     if len(over) < len(ended):
-        click.echo(f"not over after {timeout}", err=True)
+        say(f"not over after {timeout}", err=True)
         return EXIT_TIMEOUT
     return next((code for code in map(exit_code_of, over) if code), 0)
 

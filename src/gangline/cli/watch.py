@@ -20,7 +20,7 @@ from gangline.cli.logtext import LineAssembler
 from gangline.cli.options import Whole, run_argument
 from gangline.cli.plot import render_sparkline
 from gangline.cli.summary import main_metric, metric_points, render_attempts
-from gangline.cli.terminal import Terminal
+from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_clock, render_count, render_duration, render_number, render_step, visible
 from gangline.domain.errors import NotFound
 from gangline.wire.views import EventView, MetricView, RankView, RunDetail
@@ -141,7 +141,7 @@ def _watch_plain(client: Client, run_id: str) -> RunDetail:
                 f"{render_clock(time.time())} {_progress_line(View(run=run, rate=speed), Terminal(unicode=False))}"
             )
         for line in lines:
-            click.echo(line)
+            say(line)
         if is_over(run):
             return run
         before = run
