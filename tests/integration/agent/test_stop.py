@@ -179,3 +179,64 @@ def test_requests_that_are_not_known_are_reported(gang: Gang) -> None:
     gang.stop(grace_s=0.0)
     gang.wait()
     assert gang.result()["outcome"] == "stopped"
+
+
+STEPS = """
+    import os, time
+    import gangline
+    resume = gangline.latest_checkpoint()
+    step = int((resume.path / "step.txt").read_text()) if resume else 0
+    print("from", step, flush=True)
+    while step < 1000:
+        time.sleep(0.1)
+        step += 1
+        print("step", step, flush=True)
+        if gangline.should_stop():
+            with gangline.checkpoint(step) as path:
+                time.sleep(float(os.environ.get("SAVE_S", "0")))
+                (path / "step.txt").write_text(str(step))
+            print("saved", step, flush=True)
+            break
+"""
+
+
+def test_a_loop_saves_at_a_step_boundary_and_goes_on_from_there(gang: Gang) -> None:  # C6
+    gang.script(STEPS)
+    gang.start(procs_per_node=1)
+    gang.until_said("step 2\n")
+    gang.stop("preemption", grace_s=30.0)
+    gang.wait()
+    assert (gang.result(0)["outcome"], gang.result(0)["next"]) == ("preempted", "relaunch")
+    saved = int(gang.log().rpartition("saved ")[2])
+    offset = gang.run.control.stat().st_size
+    gang.start(procs_per_node=1, launch=1, first_attempt=1, control_offset=offset)
+    gang.until_said(f"step {saved + 1}\n", attempt=1)
+    assert gang.log(0, 1).startswith(f"from {saved}\n")
+    gang.stop(grace_s=0.0)
+    gang.wait()
+    assert gang.result(1)["resume_step"] == saved
+
+
+def test_a_save_that_is_cut_never_replaces_the_good_one(gang: Gang) -> None:  # C6
+    gang.script(STEPS)
+    for attempt, save_s in enumerate(["0", "60"]):
+        offset = gang.run.control.stat().st_size if attempt else 0
+        gang.start(
+            procs_per_node=1,
+            launch=attempt,
+            first_attempt=attempt,
+            control_offset=offset,
+            env={"SAVE_S": save_s},
+        )
+        gang.until(lambda number=attempt: gang.log(0, number).count("step ") > 1)  # the loop has asked once
+        gang.stop("preemption", grace_s=1.0 if attempt else 30.0)
+        gang.wait()
+    saved = int(gang.log(0, 0).rpartition("saved ")[2])
+    assert "saved" not in gang.log(0, 1)
+    offset = gang.run.control.stat().st_size
+    gang.start(procs_per_node=1, launch=2, first_attempt=2, control_offset=offset)
+    gang.until_said(f"from {saved}\n", attempt=2)
+    gang.stop(grace_s=0.0)
+    gang.wait()
+    assert gang.result(2)["resume_step"] == saved
+    assert any("passed over" in event["text"] for event in gang.events("warning", attempt=2))
