@@ -1,4 +1,4 @@
-"""How the ranks of a run start: warm where it helps and is safe, else by exec, with the reason. Standard library only."""
+"""How the ranks of a run start: warm where it helps and is safe, else by exec, and why. Standard library only."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def open_starter(plan: StarterPlan, *, exec_starter: Callable[[], Starter]) -> R
 
 
 def decide_modules(plan: StarterPlan, *, platform: str = sys.platform) -> tuple[tuple[str, ...] | None, str | None]:
-    """(modules for the helper, with its marks; None for exec start), and why warm start was asked for or useful and is not done.
+    """(modules for the helper, marked; None for exec start), and why warm start is not done although it would help.
 
     Reads the code; see `preload.py`.
     """
@@ -125,4 +125,8 @@ def _early(scan: Scan, env: Mapping[str, str]) -> set[str]:
 
 
 def _marked(needed: Sequence[str], wanted: Sequence[str], listed: Sequence[str]) -> tuple[str, ...]:
-    return (*(name for name in needed if name not in listed), *(f"?{name}" for name in wanted), *(f"+{name}" for name in listed))
+    return (
+        *(name for name in needed if name not in listed),
+        *(f"?{name}" for name in wanted),
+        *(f"+{name}" for name in listed),
+    )

@@ -1,7 +1,7 @@
 """The exception that ended a rank, as JSON next to its log.
 
-`inject.py` copies this text next to the injected `sitecustomize`, which loads it when a rank fails. It therefore imports nothing of
-Gangline, and nothing at its top that a fresh interpreter has not loaded.
+`inject.py` copies this text next to the injected `sitecustomize`, which loads it when a rank fails. It therefore
+imports nothing of Gangline, and nothing at its top that a fresh interpreter has not loaded.
 """
 
 import os
@@ -23,7 +23,7 @@ _RECURSION_LIMIT = 1000
 def write_failure(path: str, error: BaseException) -> None:
     """Describe the exception in `path`, by rename. Never raises: a rank must end as it would without us.
 
-    Not for a KeyboardInterrupt: the interpreter remembers to end by SIGINT only if little is done meanwhile, and the signal says all.
+    Not for a KeyboardInterrupt: imports would make the interpreter forget to end by SIGINT, and that signal says all.
     """
     if isinstance(error, KeyboardInterrupt):
         return
@@ -37,7 +37,7 @@ def write_failure(path: str, error: BaseException) -> None:
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(temporary, path)
-    except Exception as trouble:  # noqa: BLE001 - whatever the user's modules and objects do; it is said in the rank's log
+    except Exception as trouble:  # noqa: BLE001 - of the user's modules and objects; said in the log
         os.write(2, f"gangline: could not describe the error in {path}: {trouble!r}\n".encode("utf-8", "replace"))
     finally:
         sys.setrecursionlimit(limit)

@@ -1,7 +1,7 @@
-"""What the agent puts into Python ranks: a folder with a `sitecustomize` in front of PYTHONPATH, and where it reports to.
+"""What the agent puts into Python ranks: a folder in front of PYTHONPATH with a `sitecustomize`.
 
-Standard library only. The injected text itself is `injected/sitecustomize.py`, `failure.py`, and for warm start `warmhelper.py` and
-`warmchild.py`.
+The injected text itself is `injected/sitecustomize.py`, `failure.py`, and for warm start `warmhelper.py` and
+`warmchild.py`. Standard library only.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = [
 ]
 
 STACKS_SIGNAL = 62
-"""A real-time signal that training code does not use. It ends a process that did not register it: a rank that did has made its
-`RankStart.stacks_path`."""
+"""A real-time signal that training code does not use. It ends a process that did not register it; one that did made
+its `RankStart.stacks_path`."""
 STACKS_DESCRIPTOR = 250
 """Where a rank holds its stacks file open: high, so that the script's own files get the numbers that they would get."""
 PROBE = "raise SystemExit('this interpreter does not load what PYTHONPATH has for it')"
@@ -90,7 +90,7 @@ def render_settings(rank: RankStart) -> dict[str, str]:
 
 
 def bundle_root(file: str = __file__) -> str:
-    """The zipapp, or the source folder, that this module was imported from: `import gangline` works with it on the path."""
+    """The zipapp or the source folder that this was imported from; on the path, it makes `import gangline` work."""
     return str(Path(file).absolute().parents[2])
 
 

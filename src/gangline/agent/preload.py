@@ -1,6 +1,6 @@
 """What the warm helper imports: found by reading the training code, never by running it.
 
-The entry file and the local modules that it reaches are parsed (bounded in number and size). Torch is imported by the helper
+The entry file and the local modules that it reaches are parsed, within bounds of number and size. Torch is imported
 only if one of them names it. Pure but for reading files; standard library only.
 """
 
@@ -16,25 +16,59 @@ __all__ = ["START_PREFIXES", "Scan", "decide_preload", "is_read_at_start", "path
 _MOST_FILES = 300
 _LARGEST_FILE_BYTES = 1_000_000
 _TORCH_USERS = frozenset(
-    "torch torchvision torchaudio torchdata torchmetrics torchtitan accelerate deepspeed diffusers fairscale lightning "
-    "lightning_fabric peft pytorch_lightning sentence_transformers timm trl".split()
+    {
+        "accelerate",
+        "deepspeed",
+        "diffusers",
+        "fairscale",
+        "lightning",
+        "lightning_fabric",
+        "peft",
+        "pytorch_lightning",
+        "sentence_transformers",
+        "timm",
+        "torch",
+        "torchaudio",
+        "torchdata",
+        "torchmetrics",
+        "torchtitan",
+        "torchvision",
+        "trl",
+    }
 )
 """Packages that import torch whenever they are imported."""
+_NAMES_OF_TRAINING = frozenset(
+    {
+        "Accelerator",
+        "DDP",
+        "DistributedDataParallel",
+        "FSDP",
+        "FullyShardedDataParallel",
+        "LightningModule",
+        "Trainer",
+        "ZeroRedundancyOptimizer",
+        "compile",
+        "fully_shard",
+        "optim",
+    }
+)
 _SLOW_PARTS: dict[str, frozenset[str]] = {
     # Building an optimizer or a DistributedDataParallel imports torch._dynamo, which takes as long as torch itself.
-    "torch._dynamo": frozenset(
-        "optim compile DistributedDataParallel FullyShardedDataParallel fully_shard LightningModule Trainer Accelerator "
-        "DDP FSDP ZeroRedundancyOptimizer".split()
-    ),
-    "torch._inductor.compile_fx": frozenset({"compile"}),
+    "torch._dynamo": _NAMES_OF_TRAINING,
     "numpy.random": frozenset({"numpy", "np"}),
 }
 """Parts of torch and numpy that are imported late, by names in the code that lead to them."""
-START_PREFIXES = ("PYTHON", "LD_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "GLIBC_", "MALLOC_", "LC_", "LANG")
-START_PREFIXES += ("ATEN_", "DNNL_", "ONEDNN_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_", "NUMPY_", "NPY_", "TZ")
+START_PREFIXES = (
+    *("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ"),
+    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NPY_", "NUMPY_"),
+    *("ATEN_", "DNNL_", "ONEDNN_", "TORCH_", "TORCHINDUCTOR_", "TORCHDYNAMO_", "PYTORCH_"),
+)
 """Variables that an interpreter, a loader or a library reads once, when it starts or is imported."""
-_LATE = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "TORCH_NCCL_", "TORCH_DISTRIBUTED_")
-_LATE += ("TORCH_HOME", "TORCH_SHOW_CPP_STACKTRACES", "TORCH_CPP_LOG_LEVEL", "TORCHELASTIC_")
+_LATE = (
+    *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"),
+    *("TORCH_NCCL_", "TORCH_DISTRIBUTED_", "TORCH_HOME", "TORCH_SHOW_CPP_STACKTRACES", "TORCH_CPP_LOG_LEVEL"),
+    "TORCHELASTIC_",
+)
 """Of those, what torch reads when it is used."""
 
 
@@ -62,7 +96,7 @@ def is_read_at_start(variable: str) -> bool:
 
 
 def decide_preload(scan: Scan, extra: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(what has to be imported, what is imported as well if it is there); the first is empty where nothing is heavy. Pure.
+    """(what has to be imported, what else is imported if it is there); the first is empty if nothing is heavy. Pure.
 
     Args:
         extra: modules that the spec lists.
@@ -75,14 +109,14 @@ def decide_preload(scan: Scan, extra: Sequence[str]) -> tuple[tuple[str, ...], t
 
 
 def path_start(entry_kind: str, entry: str, cwd: str) -> str:
-    """What the interpreter puts in front of `sys.path`: the folder of a script (links followed), or for -m the current one."""
+    """Read the entry file and what it imports from its own folder, transitively, without what cannot be parsed.
     if entry_kind == "module":
         return os.path.realpath(cwd)
     return os.path.dirname(os.path.realpath(os.path.join(cwd, entry)))
 
 
 def scan_entry(entry_kind: str, entry: str, cwd: str, *, search: Iterable[str] = ()) -> Scan:
-    """Read the entry file and what it imports from its own folder, transitively. Files that cannot be parsed are left out.
+    """Read the entry file and, transitively, what it imports from its own folder, but for what cannot be parsed.
 
     Args:
         search: further folders in which local modules are looked for (entries of PYTHONPATH).
@@ -125,7 +159,7 @@ def _parse(path: str) -> ast.Module | None:
 
 
 def _imports(tree: ast.Module, package: str) -> Iterator[str]:
-    """Modules that are imported anywhere in a file; `from a import b` may mean the module a.b, so that both are named."""
+    """Modules that are imported anywhere in a file; `from a import b` may mean the module a.b, so both are named."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -174,7 +208,9 @@ def _early_variables(tree: ast.Module) -> Iterator[tuple[str, bool]]:
 
 
 def _imports_torch(statement: ast.Import | ast.ImportFrom) -> bool:
-    names = [statement.module or ""] if isinstance(statement, ast.ImportFrom) else [alias.name for alias in statement.names]
+    names = (
+        [statement.module or ""] if isinstance(statement, ast.ImportFrom) else [alias.name for alias in statement.names]
+    )
     return any(name.partition(".")[0] in _TORCH_USERS for name in names)
 
 
@@ -200,7 +236,9 @@ def _variables_called(node: ast.AST) -> Iterator[tuple[str, bool]]:
 
 
 def _is_environ(node: ast.AST) -> bool:
-    return (isinstance(node, ast.Attribute) and node.attr == "environ") or (isinstance(node, ast.Name) and node.id == "environ")
+    return (isinstance(node, ast.Attribute) and node.attr == "environ") or (
+        isinstance(node, ast.Name) and node.id == "environ"
+    )
 
 
 def _constants(nodes: Iterable[ast.AST | None]) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """Warm start, the agent's side: a helper process that imports once, and ranks that it forks. Standard library only.
 
-The helper is `warmhelper.py`; what a forked rank does first is `warmchild.py`. Ranks are children of the agent, as under exec
-start, so that their ends are seen here whatever becomes of the helper. When the helper cannot serve (an import fails, it dies, it
-takes too long), ranks start by exec, and `fallback_reason` says why.
+The helper is `warmhelper.py`; what a forked rank does first is `warmchild.py`. Ranks are children of the agent, as
+under exec start, so that their ends are seen here whatever becomes of the helper. When the helper cannot serve (an
+import fails, it dies, it takes too long), ranks start by exec, and `fallback_reason` says why.
 """
 
 from __future__ import annotations
@@ -27,7 +27,14 @@ from gangline.agent.preload import is_read_at_start
 from gangline.agent.processes import adopt_orphans
 from gangline.agent.starter import RankExit, RankStart, Starter
 
-__all__ = ["Helper", "HelperPlan", "WarmStarter", "decide_helper_environment", "render_interpreter_argv", "render_request"]
+__all__ = [
+    "Helper",
+    "HelperPlan",
+    "WarmStarter",
+    "decide_helper_environment",
+    "render_interpreter_argv",
+    "render_request",
+]
 
 _IMPORT_TIMEOUT_S = 300.0
 _ANSWER_TIMEOUT_S = 30.0
@@ -36,9 +43,22 @@ _MOST_HELPERS = 3
 _RSS_UNIT_BYTES = 1024
 _TAIL_BYTES = 2_000
 _OF_A_RANK = frozenset(
-    "RANK LOCAL_RANK NODE_RANK GROUP_RANK ROLE_RANK JAX_PROCESS_ID TF_CONFIG MASTER_ADDR MASTER_PORT GANGLINE_ATTEMPT GANGLINE_RESUME "
-    "TORCHELASTIC_RESTART_COUNT".split()
+    {
+        "GANGLINE_ATTEMPT",
+        "GANGLINE_RESUME",
+        "GROUP_RANK",
+        "JAX_PROCESS_ID",
+        "LOCAL_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "NODE_RANK",
+        "RANK",
+        "ROLE_RANK",
+        "TF_CONFIG",
+        "TORCHELASTIC_RESTART_COUNT",
+    }
 )
+"""Variables that differ between ranks or attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +240,7 @@ class Helper:
             start=plan.path_start,
             modules=plan.modules,
         )
-        with open(os.devnull, "rb") as nothing:
+        with Path(os.devnull).open("rb") as nothing:
             return subprocess.Popen(
                 [plan.argv[0], "-c", PROBE, *plan.argv],
                 stdin=nothing,
@@ -298,7 +318,7 @@ class Helper:
             raise HelperLost(str(message["failed"]))
         self._ready = True
 
-    def _receive(self, *, timeout_s: float) -> Any:
+    def _receive(self, *, timeout_s: float) -> dict[str, Any] | None:
         """The next message; None when there is none in time.
 
         Raises:
@@ -317,14 +337,21 @@ class Helper:
                 raise HelperLost(self._death())
             self._received += piece
         line, _, self._received = self._received.partition(b"\n")
-        return json.loads(line)
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def _death(self) -> str:
         """How the helper ended, and the last that it said."""
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_CLOSE_TIMEOUT_S)
         code = self._process.returncode
-        how = "is not there any more" if code is None else f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        how = (
+            "is not there any more"
+            if code is None
+            else f"was ended by signal {-code}"
+            if code < 0
+            else f"ended with exit code {code}"
+        )
         size = self._output.seek(0, os.SEEK_END)
         tail = os.pread(self._output.fileno(), _TAIL_BYTES, max(0, size - _TAIL_BYTES)).decode("utf-8", "replace")
         last = tail.strip().rpartition("\n")[2]
@@ -342,7 +369,7 @@ def decide_helper_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def render_request(rank: RankStart, *, parent: int) -> bytes:
-    """One line of JSON for the helper. Text travels as its bytes, one character each, so that no locale is involved. Pure.
+    """One line of JSON for the helper. Text travels as its bytes, one character each: no locale is involved. Pure.
 
     Args:
         parent: pid of the agent.
@@ -357,7 +384,7 @@ def render_request(rank: RankStart, *, parent: int) -> bytes:
     return json.dumps(_to_wire(request)).encode() + b"\n"
 
 
-def _to_wire(value: Any) -> Any:
+def _to_wire(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, str):
         return os.fsencode(value).decode("latin-1")
     if isinstance(value, dict):

@@ -48,14 +48,14 @@ def become(request: "dict[str, Any]", kept: "Kept", gate: int) -> "dict[str, str
 
 
 def _die_with(parent: int, kept: "Kept") -> None:
-    """Be killed when the agent ends, also when it has ended already: it is the parent since the process between has ended."""
+    """Be killed when the agent ends, also if it has already: it is the parent, as the process between is gone."""
     kept.libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), _SIGKILL)
 
 
 def _open_streams(log_path: str, output: bytes) -> None:
-    """stdout and stderr become the log file; the text streams over them are the interpreter's own and hold nothing back."""
+    """Make the log stdout and stderr; the text streams over them are the interpreter's own, and hold nothing back."""
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -101,11 +101,12 @@ def _renew_state() -> None:
         numpy_random.seed()
     if (process := loaded("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)
-        process.ORIGINAL_DIR = os.getcwd()
+        process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
     if (tempfile := loaded("tempfile")) is not None:
-        tempfile.tempdir = None
+        tempfile.tempdir = None  # type: ignore[attr-defined]
     if (logging := loaded("logging")) is not None and (time := loaded("time")) is not None:
-        logging._startTime = time.time_ns() if isinstance(logging._startTime, int) else time.time()  # noqa: SLF001
+        nanoseconds = isinstance(getattr(logging, "_startTime", None), int)
+        setattr(logging, "_startTime", time.time_ns() if nanoseconds else time.time())  # noqa: B010 - private, on purpose
 
 
 def _unfreeze_at_exit(kept: "Kept") -> None:
@@ -118,8 +119,8 @@ def _unfreeze_at_exit(kept: "Kept") -> None:
     atexit.register(kept.unfreeze)
 
 
-def _from_wire(value: "Any") -> "Any":
-    """Bytes travel as one character each, so that no encoding is involved; here they become what this interpreter makes of them."""
+def _from_wire(value: "Any") -> "Any":  # noqa: ANN401 - JSON
+    """Bytes travel as one character each; here they become what this interpreter makes of them."""
     if isinstance(value, str):
         return os.fsdecode(value.encode("latin-1"))
     if isinstance(value, dict):

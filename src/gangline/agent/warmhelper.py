@@ -1,16 +1,18 @@
 """The warm helper: imports the heavy modules once, then forks a rank for each request of the agent.
 
-It is an interpreter that was started as `python train.py …`, with the ranks' environment, and that the injected `sitecustomize` keeps
-from running the script. A forked process leaves `serve`, and the interpreter goes on by itself: it finds the script, makes
-`__main__`, prints tracebacks, exits. Nothing of that is imitated here.
+It is an interpreter that was started as `python train.py …`, with the ranks' environment, and that the injected
+`sitecustomize` keeps from running the script. A forked process leaves `serve`, and the interpreter goes on by itself:
+it finds the script, makes `__main__`, prints tracebacks, exits. Nothing of that is imitated here.
 
-Until the preloaded modules are in, nothing is imported that a fresh interpreter has not loaded; `inject.py` copies this text.
+Until the preloaded modules are in, nothing is imported that a fresh interpreter has not loaded. `inject.py` copies
+this text.
 
-The two ends of a socket speak JSON lines. To the agent: `{"ready": true, "skipped": […]}` or `{"failed": "why"}`, then for each
-request `{"pid": n}` or `{"error": "why"}`. From the agent: what `warm.py: render_request` makes. An end of file ends the helper.
+The two ends of a socket speak JSON lines. To the agent: `{"ready": true, "skipped": […]}` or `{"failed": "why"}`,
+then for each request `{"pid": n}` or `{"error": "why"}`. From the agent: what `warm.py: render_request` makes. An end
+of file ends the helper.
 
-A rank is forked twice, so that it is a child of the agent (which adopts orphans) and outlives the helper, and it does nothing
-until the agent has been told its pid: a helper that is killed at any moment leaves no rank that nobody knows.
+A rank is forked twice, so that it is a child of the agent (which adopts orphans) and outlives the helper, and it does
+nothing until the agent has been told its pid: a helper that is killed at any moment leaves no rank that nobody knows.
 """
 
 import os
@@ -59,18 +61,20 @@ class Kept:
         self.unfreeze: Callable[[], None] = gc.unfreeze
 
 
-def serve(settings: "dict[str, str]", become: "Callable[[dict[str, Any], Kept, int], dict[str, str]]") -> "dict[str, str]":
+def serve(
+    settings: "dict[str, str]", become: "Callable[[dict[str, Any], Kept, int], dict[str, str]]"
+) -> "dict[str, str]":
     """Import, then fork on request. Returns in each rank, with its settings; the helper itself ends by `os._exit`.
 
     Args:
-        settings: `socket` (a descriptor), `start` (what will stand in front of `sys.path`), `modules` (see `_import_all`).
+        settings: `socket` (a descriptor), `start`, `modules` and `bundle`, see `_import_all`.
         become: `warmchild.become`.
     """
     descriptor, kept = int(settings["socket"]), Kept()
     kept.command_line = _hide_command_line()
     _reset_signals()
     try:
-        skipped = _import_all(settings["start"], settings["modules"].split())
+        skipped = _import_all(settings["modules"].split(), start=settings["start"], bundle=settings["bundle"])
         _inspect(kept, descriptor)
     except Unfit as unfit:
         _send(descriptor, {"failed": str(unfit)})
@@ -102,7 +106,7 @@ def _hide_command_line() -> "tuple[int, bytes] | None":
 
 def _reset_signals() -> None:
     """As a shell hands them to a program, whatever the agent does with its own."""
-    import _signal  # noqa: PLC0415 - loaded by every interpreter at its start
+    import _signal  # type: ignore[import-not-found]  # noqa: PLC0415 - loaded by every interpreter at its start
 
     for number in _signal.valid_signals():
         if _signal.getsignal(number) == _signal.SIG_IGN and number not in {_signal.SIGPIPE, _signal.SIGXFSZ}:
@@ -110,30 +114,31 @@ def _reset_signals() -> None:
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 
-def _import_all(start: str, modules: "list[str]") -> "list[str]":
+def _import_all(modules: "list[str]", *, start: str, bundle: str) -> "list[str]":
     """Import with the `sys.path` that the script will have; returns what was left out.
 
     Args:
-        start: what the interpreter will put in front of `sys.path`.
         modules: a leading `?` marks those that may be missing, `+` those that the spec lists, which may be local ones.
+        start: what the interpreter will put in front of `sys.path`.
+        bundle: where listed modules find `gangline` if it is not installed.
     """
     known = set(sys.modules)
-    safe_path = getattr(sys.flags, "safe_path", False)
-    if not safe_path:
-        sys.path.insert(0, start)
     enabled = gc.isenabled()
     gc.disable()  # nothing but waste of time while modules come in
+    front = [] if getattr(sys.flags, "safe_path", False) else [start]
+    sys.path[:0] = front
     libraries = [name for name in modules if not name.startswith("+")]
     skipped = [name[1:] for name in libraries if not _import(name.lstrip("?"), optional=name.startswith("?"))]
     _refuse_local(start, known)
+    sys.path.append(bundle)
     for name in modules:
         if name.startswith("+"):
             _import(name[1:])
+    for entry in (*front, bundle):
+        sys.path.remove(entry)
+        sys.path_importer_cache.pop(entry, None)
     if enabled:
         gc.enable()
-    if not safe_path:
-        sys.path.remove(start)
-    sys.path_importer_cache.pop(start, None)
     return skipped
 
 
@@ -148,10 +153,10 @@ def _import(name: str, *, optional: bool = False) -> bool:
 
 
 def _refuse_local(start: str, known: "set[str]") -> None:
-    """A file of the user's that has the name of a library's module was imported instead of it: that is the ranks' own affair."""
+    """A file of the user's with the name of a library's module was imported instead of that: an affair of the ranks."""
     for name in set(sys.modules) - known:
         spec = getattr(sys.modules[name], "__spec__", None)
-        if "." in name or not getattr(spec, "has_location", False):
+        if "." in name or spec is None or not spec.has_location or not spec.origin:
             continue
         folder, file = os.path.split(os.path.realpath(spec.origin))
         if (os.path.dirname(folder) if file == "__init__.py" else folder) == start:
@@ -174,7 +179,7 @@ def _inspect(kept: Kept, descriptor: int) -> None:
     _refuse_devices()
     _refuse_files(descriptor)
     _refuse_threads()
-    # What the imports made is left out of garbage collections from here on, also in ranks, until they end: pages stay shared.
+    # What the imports made is left out of garbage collections, also in ranks until they end: its pages stay shared.
     gc.freeze()
 
 
@@ -198,7 +203,7 @@ def _refuse_files(descriptor: int) -> None:
 
 
 def _refuse_threads() -> None:
-    """Threads do not survive a fork. Pools that know this (OpenBLAS) end before a fork and come again when they are used."""
+    """Threads do not survive a fork. Pools that know this (OpenBLAS) end before one, and come again when used."""
     if len(os.listdir("/proc/self/task")) == 1:
         return
     probe = os.fork()

@@ -62,10 +62,18 @@ class Bench:
 
     def env(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         base = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-        base |= {"LANG": "C.UTF-8", "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1", "RANK": "0", "GANGLINE_RUN_ID": "r-1"}
+        base |= {
+            "LANG": "C.UTF-8",
+            "PYTHONUNBUFFERED": "1",
+            "OMP_NUM_THREADS": "1",
+            "RANK": "0",
+            "GANGLINE_RUN_ID": "r-1",
+        }
         return {**base, **(extra or {})}
 
-    def rank(self, entry: str, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None, number: int = 0) -> RankStart:
+    def rank(
+        self, entry: str, *, args: Sequence[str] = (), env: Mapping[str, str] | None = None, number: int = 0
+    ) -> RankStart:
         """A rank of `entry`: a path that ends with .py or holds a slash, else a module."""
         self._count += 1
         name = self.logs / f"{self._count}"
@@ -116,7 +124,7 @@ class Bench:
     def run_plain(self, rank: RankStart) -> Ended:
         """What a shell does: `python entry args </dev/null >>log 2>&1`."""
         argv = [rank.python, *(["-m"] if rank.entry_kind == "module" else []), rank.entry, *rank.args]
-        with open(rank.log_path, "ab") as log, open(os.devnull, "rb") as nothing:
+        with Path(rank.log_path).open("ab") as log, Path(os.devnull).open("rb") as nothing:
             process = subprocess.Popen(
                 argv, stdin=nothing, stdout=log, stderr=log, env=dict(rank.env), cwd=rank.cwd, start_new_session=True
             )
@@ -125,7 +133,9 @@ class Bench:
         finally:
             process.kill()
             process.wait()
-        ended = RankExit(pid=process.pid, exit_code=code if code >= 0 else None, signal=-code if code < 0 else None, time=0.0)
+        ended = RankExit(
+            pid=process.pid, exit_code=code if code >= 0 else None, signal=-code if code < 0 else None, time=0.0
+        )
         return _ended(rank, ended)
 
     def finish(self, starter: ReasonedStarter, ranks: Mapping[int, RankStart]) -> dict[int, Ended]:

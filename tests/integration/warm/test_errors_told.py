@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a script of a rank is one line of a table
 """The exception that ends a rank is described next to its log, in both ways to start it."""
 
 from __future__ import annotations
@@ -17,14 +18,23 @@ TELLING = [
     ("raise ValueError('wörds')", "ValueError", "wörds"),
     ("class Mine(Exception): pass\nraise Mine(1, 2)", "Mine", "(1, 2)"),
     ("import json\njson.loads('')", "json.decoder.JSONDecodeError", "Expecting value: line 1 column 1 (char 0)"),
-    *[("raise ExceptionGroup('several', [ValueError(1), KeyError(2)])", "ExceptionGroup", "several (2 sub-exceptions)")] * (sys.version_info >= (3, 11)),
+    *[("raise ExceptionGroup('several', [ValueError(1), KeyError(2)])", "ExceptionGroup", "several (2 sub-exceptions)")]
+    * (sys.version_info >= (3, 11)),
     ("import sys\nsys.excepthook = lambda *a: None\n1/0", "ZeroDivisionError", "division by zero"),
     ("import sys\nsys.setrecursionlimit(60)\ndef f(): f()\nf()", "RecursionError", "maximum recursion depth exceeded"),
-    ("class Odd(Exception):\n    def __str__(self): raise KeyError\nraise Odd", "Odd", "<its message cannot be shown: KeyError>"),
+    (
+        "class Odd(Exception):\n    def __str__(self): raise KeyError\nraise Odd",
+        "Odd",
+        "<its message cannot be shown: KeyError>",
+    ),
     ("raise MemoryError", "MemoryError", ""),
     ("import sys\nsys.exit('no data')", "SystemExit", "no data"),
     ("raise AssertionError('x' * 9_000)", "AssertionError", "x" * 4000),
-    ("import atexit, os\natexit.register(os.chdir, '/')\nraise OSError(28, 'No space left on device')", "OSError", "[Errno 28] No space left on device"),
+    (
+        "import atexit, os\natexit.register(os.chdir, '/')\nraise OSError(28, 'No space left on device')",
+        "OSError",
+        "[Errno 28] No space left on device",
+    ),
 ]
 
 
@@ -41,7 +51,11 @@ def test_what_ended_the_rank_is_described(bench, mode, script, kind, message):
 
 @BOTH
 def test_the_traceback_is_the_one_that_is_printed(bench, mode):
-    bench.write({"train.py": "def f():\n    return {}['a']\ntry:\n    f()\nexcept KeyError as e:\n    raise RuntimeError('b') from e"})
+    bench.write(
+        {
+            "train.py": "def f():\n    return {}['a']\ntry:\n    f()\nexcept KeyError as e:\n    raise RuntimeError('b') from e"
+        }
+    )
     ended = bench.run(mode, bench.rank("train.py"))
     assert ended.error["traceback"] == ended.text
 
@@ -71,7 +85,9 @@ def test_the_python_under_a_shell_describes_its_end_and_hands_on_a_clean_environ
     bench.write({"train.py": script})
     rank = bench.rank("train.py")
     plain = bench.run("plain", rank).text
-    command = replace(bench.rank("train.py"), entry_kind="command", entry="bash", args=("-c", f"{rank.python} train.py; exit 5"))
+    command = replace(
+        bench.rank("train.py"), entry_kind="command", entry="bash", args=("-c", f"{rank.python} train.py; exit 5")
+    )
     ended = bench.run("exec", command)
     assert (ended.exit_code, ended.text) == (5, plain)
     assert ended.error["message"] == "below a shell"
@@ -79,7 +95,12 @@ def test_the_python_under_a_shell_describes_its_end_and_hands_on_a_clean_environ
 
 @BOTH
 def test_the_environments_own_sitecustomize_runs(bench, mode):
-    bench.write({"lib/sitecustomize.py": "import sys\nsys.marked = __file__", "train.py": "import sys, sitecustomize\nprint(sys.marked, sitecustomize.__file__)"})
+    bench.write(
+        {
+            "lib/sitecustomize.py": "import sys\nsys.marked = __file__",
+            "train.py": "import sys, sitecustomize\nprint(sys.marked, sitecustomize.__file__)",
+        }
+    )
     rank = bench.rank("train.py", env={"PYTHONPATH": "lib"})
     assert bench.run(mode, rank).text == bench.run("plain", rank).text.splitlines(keepends=True)[0]
 

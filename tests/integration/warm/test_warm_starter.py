@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - a script of a rank is one line of a table
 """Where warm start gives way to exec start, and what happens when the helper or the agent dies."""
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from gangline.agent.warm import HelperPlan, WarmStarter
 
 pytestmark = pytest.mark.integration
 
-WAITING = "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\nprint('done')\n"
+WAITING = (
+    "import os, time\nprint('up', flush=True)\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\nprint('done')\n"
+)
 
 
 def until(condition, *, within_s=30.0):
@@ -110,7 +113,12 @@ def test_a_helper_killed_while_it_imports_costs_only_the_warmth(bench):
 
 def _plan(bench, rank, *modules):
     return HelperPlan(
-        argv=(rank.python, rank.entry), cwd=rank.cwd, env=rank.env, path_start=str(bench.code), modules=modules, folder=bench.launch
+        argv=(rank.python, rank.entry),
+        cwd=rank.cwd,
+        env=rank.env,
+        path_start=str(bench.code),
+        modules=modules,
+        folder=bench.launch,
     )
 
 
@@ -122,10 +130,16 @@ def _plan(bench, rank, *modules):
         ("import sys\nsys.exit(3)", "importing odd failed (SystemExit: 3)"),
         ("import os\nos._exit(9)", "its helper ended with exit code 9"),
         ("import os\nprint('last words', flush=True)\nos.abort()", "its helper was ended by signal 6 (last words)"),
-        ("import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "an import started 1 thread(s)"),
+        (
+            "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
+            "an import started 1 thread(s)",
+        ),
         ("import socket\ns = socket.socketpair()", "an import left socket:"),
         ("f = open('held', 'w')", "held open"),
-        ("import sys, types\ntorch = sys.modules['torch'] = types.ModuleType('torch')\ntorch.cuda = types.SimpleNamespace(is_initialized=lambda: True)", "initialised a device (cuda)"),
+        (
+            "import sys, types\ntorch = sys.modules['torch'] = types.ModuleType('torch')\ntorch.cuda = types.SimpleNamespace(is_initialized=lambda: True)",
+            "initialised a device (cuda)",
+        ),
     ],
 )
 def test_an_import_that_spoils_a_fork_means_exec_start(bench, module, reason):
@@ -152,17 +166,25 @@ def test_a_local_file_that_stands_in_for_a_library_module_means_exec_start(bench
 
 def test_what_imports_print_is_in_every_ranks_log_as_if_it_had_imported_itself(bench):
     module = "import sys, os, warnings\nprint('to stdout')\nprint('to stderr', file=sys.stderr)\nos.environ['SET_BY_IMPORT'] = '1'\nwarnings.warn('old')"
-    bench.write({"train.py": "import loud, os\nprint(os.environ['SET_BY_IMPORT'], os.environ['RANK'])", "loud.py": module})
+    bench.write(
+        {"train.py": "import loud, os\nprint(os.environ['SET_BY_IMPORT'], os.environ['RANK'])", "loud.py": module}
+    )
     ranks = [bench.rank("train.py", number=number) for number in range(2)]
     starter = bench.open(ranks[0], preload=["loud"])
-    ended = bench.finish(starter, {starter.start(rank): rank for rank in ranks})
+    pids = {starter.start(rank): rank for rank in ranks}
+    ended = bench.finish(starter, pids)
     assert starter.mode == "warm"
     plain = [bench.run("plain", bench.rank("train.py", number=number)).text for number in range(2)]
-    assert [one.text for one in ended.values()] == plain
+    assert [ended[pid].text for pid in pids] == plain
 
 
 def test_a_preloaded_local_module_is_the_one_that_the_script_gets(bench):
-    bench.write({"train.py": "import lib\nprint(lib.pid != __import__('os').getpid(), lib.__file__)", "lib.py": "import os\npid = os.getpid()"})
+    bench.write(
+        {
+            "train.py": "import lib\nprint(lib.pid != __import__('os').getpid(), lib.__file__)",
+            "lib.py": "import os\npid = os.getpid()",
+        }
+    )
     ended = bench.run("warm", bench.rank("train.py"), preload=["lib"])
     assert ended.text == f"True {bench.code}/lib.py\n"
 
@@ -182,7 +204,9 @@ def test_a_variable_that_an_interpreter_reads_at_its_start_gets_a_helper_of_its_
 
 
 def test_an_interpreter_that_ignores_what_is_injected_never_runs_the_script_as_a_helper(bench):
-    bench.write({"train.py": "open('runs', 'a').write('x')", "bin/python": f'#!/bin/sh\nexec {sys.executable} -E "$@"\n'})
+    bench.write(
+        {"train.py": "open('runs', 'a').write('x')", "bin/python": f'#!/bin/sh\nexec {sys.executable} -E "$@"\n'}
+    )
     (bench.code / "bin/python").chmod(0o755)
     rank = replace(bench.rank("train.py"), python=str(bench.code / "bin/python"))
     starter = bench.open(rank)
@@ -241,7 +265,9 @@ starter.close()
 
 def test_ranks_and_helper_end_with_an_agent_that_is_killed(tmp_path):
     (tmp_path / "train.py").write_text("import time\ntime.sleep(600)")
-    agent = subprocess.Popen([sys.executable, "-c", AGENT, str(tmp_path), sys.executable, "wait"], stdout=subprocess.PIPE)
+    agent = subprocess.Popen(
+        [sys.executable, "-c", AGENT, str(tmp_path), sys.executable, "wait"], stdout=subprocess.PIPE
+    )
     mode, *pids = json.loads(agent.stdout.readline())
     assert mode == "warm"
     agent.kill()
@@ -256,7 +282,11 @@ def test_a_rank_finds_gangline_in_the_bundle_where_it_is_not_installed(tmp_path)
     (tmp_path / "train.py").write_text("import gangline, sys\nprint(gangline.__file__, sys.path[-1])")
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
-        [python, "-c", AGENT, str(tmp_path), python, "end"], env={**env, "PYTHONPATH": str(bundle)}, capture_output=True, text=True, check=False
+        [python, "-c", AGENT, str(tmp_path), python, "end"],
+        env={**env, "PYTHONPATH": str(bundle)},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert json.loads(done.stdout)[0] == "warm", done.stderr
     file, last = (tmp_path / "log").read_text().split()

@@ -1,13 +1,14 @@
 """Put in front of a Python rank's path; it does its work before the script begins, and then is not there.
 
-The script sees the `sys.path`, `PYTHONPATH` and `sitecustomize` that it would see without us, and what it starts in its turn gets its
-environment without us, too. Runs in whatever interpreter the user chose: it imports nothing but what is loaded anyway or built in.
+The script sees the `sys.path`, `PYTHONPATH` and `sitecustomize` that it would see without us, and what it starts in
+its turn gets its environment without us, too. Runs in whatever interpreter the user chose: it imports nothing but
+what is loaded anyway or built in.
 
 Three ways to be started, told by the environment (`inject.py`):
     exec    this process is a rank: report what ends it, and dump its stacks on a signal
     probe   show that this file is loaded at all, by executing the interpreter again as
-    warm    the warm helper: an interpreter that was asked to run the script and waits here, before its first line. It imports, and
-            forks on request; each fork then goes on as that interpreter would: it runs the script.
+    warm    the warm helper: an interpreter that was asked to run the script and waits here, before its first line. It
+            imports, and forks on request; each fork then goes on as that interpreter would: it runs the script.
 """
 
 import os
@@ -40,7 +41,7 @@ def _leave_path(settings: "dict[str, str]") -> None:
 
 
 def _offer_gangline(bundle: str) -> None:
-    """Let `import gangline` work. Not in the helper: `importlib.metadata` keeps a zip on the path open, and ranks would share it."""
+    """Let `import gangline` work. Not in the helper: `importlib.metadata` holds a zip open, which ranks would share."""
     if bundle not in sys.path:
         sys.path.append(bundle)
 
@@ -49,7 +50,7 @@ def _find_environments_own() -> "BaseException | None":
     """Run the `sitecustomize` that this file stands in front of; what its import raises, also when there is none."""
     sys.modules.pop("sitecustomize", None)
     try:
-        import sitecustomize  # noqa: F401, PLC0415 - this file has left the path
+        import sitecustomize  # type: ignore[import-not-found]  # noqa: F401, PLC0415 - this file has left the path
     except BaseException as error:  # noqa: BLE001 - raised again in the end
         return error
     return None
@@ -68,7 +69,7 @@ def _install(settings: "dict[str, str]") -> None:
 
 
 def _serve(settings: "dict[str, str]") -> "dict[str, str]":
-    """Be the helper; returns in ranks. Whatever goes wrong must not end in the script being run by the helper itself."""
+    """Be the helper; returns in ranks. Whatever goes wrong must not end in the helper itself running the script."""
     try:
         become = _load("warmchild.py")["become"]
         return _load("warmhelper.py")["serve"](settings, become)  # type: ignore[operator,no-any-return]
@@ -78,14 +79,14 @@ def _serve(settings: "dict[str, str]") -> "dict[str, str]":
 
 
 def _execute_helper(settings: "dict[str, str]") -> None:
-    """This file was loaded, so it will be loaded again: only now is it safe to ask for the script."""
+    """Start the script's interpreter: this file was loaded, so it will be loaded again, and hold the script back."""
     signal = _borrow("_signal")
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     argv = sys.orig_argv[3:]
     settings["mode"] = "warm"
     os.environ[_VARIABLE] = _SEPARATOR.join(f"{key}={value}" for key, value in settings.items())
-    os.execvpe(argv[0], argv, os.environ)
+    os.execvpe(argv[0], argv, os.environ)  # noqa: S606 - no shell is wanted
 
 
 def _report_failure(error_path: str) -> None:
