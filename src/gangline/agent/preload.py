@@ -109,7 +109,7 @@ def decide_preload(scan: Scan, extra: Sequence[str]) -> tuple[tuple[str, ...], t
 
 
 def path_start(entry_kind: str, entry: str, cwd: str) -> str:
-    """Read the entry file and what it imports from its own folder, transitively, without what cannot be parsed.
+    """What the interpreter puts in front of `sys.path`: a script's folder, links followed; for -m the current one."""
     if entry_kind == "module":
         return os.path.realpath(cwd)
     return os.path.dirname(os.path.realpath(os.path.join(cwd, entry)))
