@@ -31,7 +31,7 @@ def gangline_lines() -> list[tuple[str, str]]:
         for block in blocks(page, "(?:sh|text|console)"):
             for line in block.splitlines():
                 text = re.split(r"\s{2,}|\s#|\s\|\s", line.strip().removeprefix("$ "))[0]
-                if re.match(r"gangline [a-z-]", text):
+                if re.match(r"gangline [a-z-]", text) and "[" not in text:
                     found.append((str(page.relative_to(ROOT)), text))
     return found
 
@@ -47,7 +47,7 @@ def test_command_lines_are_understood(page: str, line: str):  # noqa: ARG001 - n
         assert command is not None, f"`{name}` is no command"
     known = {option for parameter in command.params for option in [*parameter.opts, *parameter.secondary_opts]}
     options = [word.partition("=")[0] for word in words if word.startswith("-") and word != "--"]
-    script = next((i for i, word in enumerate(words) if word.endswith(".py") or word == "--"), len(words))
+    script = next((i for i, word in enumerate(words) if word.endswith(".py") or word in {"-m", "--"}), len(words))
     mine = [
         option for option in options if words.index(next(w for w in words if w.partition("=")[0] == option)) < script
     ]
