@@ -254,7 +254,7 @@ class HealthView(TypedDict):
 
 
 class ErrorView(TypedDict):
-    """What happened, why, and what to do; see docs/reference/errors.md for the codes."""
+    """What happened, why, and what to do; docs/reference/exit-codes.md lists the codes."""
 
     code: str
     what: str

@@ -1,0 +1,246 @@
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from gangline.client.embedded import server_environment
+from gangline.client.shell import environment_prefix, find_python, inherited_variables
+from gangline.client.submission import check, prepare, send, upload
+from gangline.domain.errors import SnapshotRefused, SpecInvalid
+from gangline.domain.spec import EntryKind, Environment, RunSpec
+
+PATH = os.environ["PATH"]
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    for name, text in {
+        "train.py": "print(1)\n",
+        "pkg/__init__.py": "",
+        "pkg/train.py": "",
+        "pkg/tool/__init__.py": "",
+        "pkg/tool/__main__.py": "",
+        "jobs/deep/eval.py": "",
+        "run.sh": "echo\n",
+        "go.sh": "echo\n",
+        ".gitignore": "secret.py\n",
+        "secret.py": "",
+    }.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (folder / "go.sh").chmod(0o755)
+    (folder / "gangline.yaml").write_text("pool: local\n")
+    return folder
+
+
+def ready(project: Path, spec: RunSpec, cwd: str = ".", **environ: str):
+    env = {"PATH": PATH, "HOME": "/nowhere", "GANGLINE_HOME": str(project.parent / "state"), **environ}
+    return prepare(spec, root=project, cwd=project / cwd, environ=env)
+
+
+# entries
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "cwd"),
+    [
+        ("script", "train.py", "."),
+        ("script", "./train.py", "."),
+        ("script", "../train.py", "jobs"),
+        ("script", "deep/eval.py", "jobs"),
+        ("module", "pkg.train", "."),
+        ("module", "pkg.tool", "."),
+        ("module", "json.tool", "."),
+        ("command", "./go.sh", "."),
+        ("command", "sh", "."),
+        ("command", "/bin/sh", "."),
+    ],
+)
+def test_entries_that_ranks_will_find(project, kind, entry, cwd):
+    spec = ready(project, RunSpec(entry=entry, entry_kind=EntryKind(kind)), cwd).spec
+    assert spec.snapshot is not None
+    assert spec.snapshot.workdir == cwd
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry", "says"),
+    [
+        ("script", "trian.py", "Did you mean `train.py`?"),
+        ("script", "eval.py", "Did you mean `jobs/deep/eval.py`?"),
+        ("script", "pkg", "is a folder"),
+        ("script", "../outside.py", "outside the project"),
+        ("script", "/etc/passwd", "outside the project"),
+        ("script", "secret.py", "--include secret.py"),
+        ("notebook", "a.ipynb", "There is no notebook"),
+        ("module", "pkg.trian", "There is no module `pkg.trian` in the project"),
+        ("module", "no_such_module_anywhere", "nor in"),
+        ("module", "pkg", "no __main__.py"),
+        ("module", "train.py", "There is no module"),
+        ("module", "pkg/train", "without .py"),
+        ("command", "./run.sh", "chmod +x ./run.sh"),
+        ("command", "./gone.sh", "There is no program"),
+        ("command", "no-such-program-anywhere", "on PATH"),
+        ("command", "/no/such/program", "cannot be executed"),
+    ],
+)
+def test_a_wrong_entry_is_refused_at_once(project, kind, entry, says):
+    with pytest.raises(SpecInvalid) as raised:
+        ready(project, RunSpec(entry=entry, entry_kind=EntryKind(kind)))
+    assert says in str(raised.value)
+
+
+def test_an_absolute_script_is_named_from_where_ranks_start(project):
+    spec = ready(project, RunSpec(entry=str(project / "train.py")), "jobs").spec
+    assert spec.entry == "../train.py"
+
+
+def test_a_folder_outside_the_project_is_refused(project):
+    with pytest.raises(SnapshotRefused, match="not inside the project"):
+        ready(project, RunSpec(entry="train.py"), "..")
+
+
+# the interpreter
+
+
+def make_environment(folder: Path) -> Path:
+    (folder / "bin").mkdir(parents=True)
+    (folder / "pyvenv.cfg").write_text("")
+    (folder / "bin" / "python").symlink_to(sys.executable)
+    return folder
+
+
+def test_the_interpreter_is_looked_for_in_this_order(tmp_path, monkeypatch):
+    def found(**environ: str) -> Path:
+        return find_python(None, cwd=tmp_path, root=tmp_path, environ={"PATH": PATH, **environ})
+
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "own"))
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    active, conda = make_environment(tmp_path / "active"), make_environment(tmp_path / "conda")
+    assert found() == Path(sys.executable)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "pipx_metadata.json").write_text("")
+    assert found().name == "python3"
+    own = make_environment(tmp_path / ".venv")
+    assert found() == own / "bin" / "python"
+    assert found(CONDA_PREFIX=str(conda)) == conda / "bin" / "python"
+    assert found(CONDA_PREFIX=str(conda), VIRTUAL_ENV=str(active)) == active / "bin" / "python"
+
+
+@pytest.mark.parametrize("asked", ["envs/one", "envs/one/bin/python", "./envs/one/"])
+def test_an_interpreter_may_be_named_by_its_environment(tmp_path, asked):
+    folder = make_environment(tmp_path / "envs" / "one")
+    python = find_python(asked, cwd=tmp_path, root=tmp_path, environ={})
+    assert python == folder / "bin" / "python"
+    assert environment_prefix(python) == folder
+
+
+def test_an_interpreter_may_be_named_by_its_name_on_path(tmp_path):
+    assert find_python("python3", cwd=tmp_path, root=tmp_path, environ={"PATH": PATH}).is_absolute()
+
+
+@pytest.mark.parametrize(
+    ("asked", "environ", "says"),
+    [
+        ("nowhere", {}, "`--python` is `nowhere`, and there is no"),
+        ("file", {}, "cannot be executed"),
+        ("folder", {}, "bin/python"),
+        (None, {"VIRTUAL_ENV": "/gone/env"}, "The active environment (VIRTUAL_ENV) is `/gone/env`"),
+    ],
+)
+def test_an_interpreter_that_is_not_there_is_an_error_at_once(tmp_path, asked, environ, says):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SpecInvalid) as raised:
+        find_python(asked, cwd=tmp_path, root=tmp_path, environ={"PATH": PATH, **environ})
+    assert says in str(raised.value)
+
+
+def test_the_chosen_environment_is_active_for_programs_too(project):
+    folder = make_environment(project.parent / "chosen")
+    spec = RunSpec(entry="train.py", environment=Environment(python=str(folder)))
+    found = ready(project, spec, VIRTUAL_ENV="/another").spec
+    assert found.environment.python == str(folder / "bin" / "python")
+    assert found.inherited_env["VIRTUAL_ENV"] == str(folder)
+    assert found.inherited_env["PATH"].split(":")[0] == str(folder / "bin")
+
+
+# variables
+
+
+def test_only_harmless_variables_are_taken_from_the_shell():
+    environ = {
+        "PATH": "p",
+        "NCCL_DEBUG": "INFO",
+        "OMP_NUM_THREADS": "4",
+        "LC_ALL": "C",
+        "TOKENIZERS_PARALLELISM": "false",
+        "https_proxy": "http://proxy:3128",
+        "HF_HOME": "/hf",
+    }
+    secrets = {
+        "HF_TOKEN": "x",
+        "HUGGINGFACE_API_KEY": "x",
+        "CONDA_PASSWORD": "x",
+        "HTTP_PROXY": "http://user:pass@proxy",
+        "AWS_SECRET_ACCESS_KEY": "x",
+        "HOME": "x",
+        "RANK": "3",
+        "SLURM_JOB_ID": "1",
+    }
+    assert inherited_variables({**environ, **secrets}) == environ
+
+
+def test_another_pool_gets_nothing_of_this_shell(project):
+    assert ready(project, RunSpec(entry="train.py", pool="cluster"), NCCL_DEBUG="INFO").spec.inherited_env == {}
+
+
+def test_the_server_gets_no_more_than_it_needs():
+    found = server_environment({"PATH": "p", "HOME": "h", "LC_CTYPE": "C", "WANDB_API_KEY": "x", "RANK": "1"})
+    assert found == {"PATH": "p", "HOME": "h", "LC_CTYPE": "C"}
+
+
+# sending
+
+
+def test_a_second_submit_sends_only_what_changed(project, api):
+    first = ready(project, RunSpec(entry="train.py"))
+    assert upload(api.client, first.packed) == len(first.packed.manifest.digests())
+    (project / "train.py").write_text("print(2)\n")
+    assert upload(api.client, ready(project, RunSpec(entry="train.py")).packed) == 1
+
+
+def test_large_and_many_files_are_sent(project, api, monkeypatch):
+    monkeypatch.setattr("gangline.client.submission._BATCH_BYTES", 5000)
+    (project / "large.bin").write_bytes(os.urandom(20_000))
+    for number in range(20):
+        (project / f"part-{number}.bin").write_bytes(os.urandom(1000))
+    prepared = ready(project, RunSpec(entry="train.py"))
+    upload(api.client, prepared.packed)
+    assert api.client.missing_objects(sorted(prepared.packed.manifest.digests())) == []
+
+
+def test_a_file_that_vanished_while_it_was_sent_is_named(project, api):
+    prepared = ready(project, RunSpec(entry="train.py"))
+    (project / "train.py").unlink()
+    with pytest.raises(SnapshotRefused, match=r"train\.py could not be read.*Submit again"):
+        upload(api.client, prepared.packed)
+
+
+def test_who_submits_is_recorded(project, api):
+    run = send(ready(project, RunSpec(entry="train.py")), client=api.client, command=["gangline", "submit", "a b"])
+    assert run["client"]["command"] == "gangline submit 'a b'"
+    assert run["client"]["folder"] == str(project)
+    assert run["client"]["user"]
+    assert run["spec"]["snapshot"]["workdir"] == "."
+
+
+def test_a_check_sends_nothing(project, api, monkeypatch):
+    monkeypatch.chdir(project)
+    assert check(RunSpec(entry="train.py"), client=api.client)["backend"] == "fake"
+    assert api.commands.runs == {}
+    assert not any(api.home.objects.iterdir())

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from gangline.domain.errors import InvalidRequest
+from gangline.rundir.home import Home
+from gangline.server.loop import ReconcileLoop
+from gangline.server.settings import Settings
+
+DEADLINE_S = 20.0
+
+
+class Ticks:
+    def __init__(self, *, fail: int = 0) -> None:
+        self.count = 0
+        self.fail = fail
+        self.ticked = threading.Semaphore(0)
+
+    def tick(self) -> None:
+        self.count += 1
+        self.ticked.release()
+        if self.count <= self.fail:
+            raise RuntimeError("an odd run")
+
+    def busy(self) -> bool:
+        return False
+
+    def wait(self) -> None:
+        assert self.ticked.acquire(timeout=DEADLINE_S)
+
+
+def test_a_poke_makes_it_look_at_once():
+    loop, ticks = ReconcileLoop(busy_s=1000, idle_s=1000), Ticks()
+    loop.start(ticks)
+    ticks.wait()
+    for _ in range(3):
+        loop.poke()
+        ticks.wait()
+    assert loop.close(patience_s=DEADLINE_S)
+
+
+def test_an_error_is_logged_and_ends_nothing(caplog):
+    loop, ticks = ReconcileLoop(busy_s=1000, idle_s=1000), Ticks(fail=1)
+    with caplog.at_level(logging.ERROR):
+        loop.start(ticks)
+        ticks.wait()
+        loop.poke()
+        ticks.wait()
+    assert loop.close(patience_s=DEADLINE_S)
+    assert "an odd run" in caplog.text
+
+
+def test_pauses_after_errors_grow_to_a_limit():
+    loop, ticks = ReconcileLoop(busy_s=0.1, idle_s=5), Ticks(fail=40)
+    pauses = [loop._tick(ticks) for _ in range(41)]
+    assert pauses[:3] == [1.0, 2.0, 4.0]
+    assert max(pauses) == 30.0
+    assert pauses[-1] == 5
+
+
+def test_a_tick_that_hangs_does_not_hold_the_server():
+    loop, hanging, held = ReconcileLoop(busy_s=1, idle_s=1), threading.Event(), threading.Event()
+
+    class Hanging(Ticks):
+        def tick(self) -> None:
+            held.set()
+            hanging.wait(DEADLINE_S)
+
+    loop.start(Hanging())
+    assert held.wait(DEADLINE_S)
+    assert not loop.close(patience_s=0.01)
+    hanging.set()
+    assert loop.close(patience_s=DEADLINE_S)
+
+
+def test_settings_come_from_the_environment(tmp_path):
+    settings = Settings.from_env({"GANGLINE_HOME": str(tmp_path), "GANGLINE_SERVER_PORT": "8080"})
+    assert (settings.home, settings.port) == (Home(tmp_path), 8080)
+
+
+@pytest.mark.parametrize("port", ["x", "-1", "65536", "80.5"])
+def test_a_port_that_is_none_is_named(port):
+    with pytest.raises(InvalidRequest, match="GANGLINE_SERVER_PORT"):
+        Settings.from_env({"GANGLINE_SERVER_PORT": port})
