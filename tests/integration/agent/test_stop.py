@@ -240,3 +240,15 @@ def test_a_save_that_is_cut_never_replaces_the_good_one(gang: Gang) -> None:  # 
     gang.wait()
     assert gang.result(2)["resume_step"] == saved
     assert any("passed over" in event["text"] for event in gang.events("warning", attempt=2))
+
+
+def test_a_stop_does_not_wait_for_imports(gang: Gang) -> None:
+    gang.script("print('never')")
+    gang.script("import time; time.sleep(600)", name="slow.py")
+    gang.start(start="warm", preload=["slow"], procs_per_node=1)
+    gang.until(lambda: gang.events("joined"))
+    gang.stop(grace_s=30.0)
+    gang.wait(20.0)
+    assert gang.result()["outcome"] == "stopped"
+    assert gang.log() == ""
+    assert gang.left_behind() == []
