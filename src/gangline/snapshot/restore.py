@@ -22,7 +22,7 @@ from gangline.snapshot.objects import ObjectStore, read_chunks
 
 __all__ = ["restore"]
 
-_PARALLEL_BYTES = 8 << 20
+_LARGE_BYTES = 1 << 20
 
 
 def restore(manifest: Manifest, objects: ObjectStore, dest: Path) -> Path:
@@ -98,13 +98,15 @@ def _make_folders(entries: Sequence[FileEntry], private: Path) -> None:
 
 
 def _write_files(entries: Sequence[FileEntry], objects: ObjectStore, private: Path) -> None:
-    if sum(entry.size for entry in entries) < _PARALLEL_BYTES:
-        for entry in entries:
-            _write_file(entry, objects, private)
-        return
+    """Write large files side by side; small ones cost less one after the other, threads would only get in their way."""
+    large = [entry for entry in entries if entry.size >= _LARGE_BYTES]
+    small = [entry for entry in entries if entry.size < _LARGE_BYTES]
     with ThreadPoolExecutor(min(os.cpu_count() or 1, 8)) as pool:
-        for _ in pool.map(lambda entry: _write_file(entry, objects, private), entries, chunksize=1):
-            pass
+        writing = [pool.submit(_write_file, entry, objects, private) for entry in large]
+        for entry in small:
+            _write_file(entry, objects, private)
+        for future in writing:
+            future.result()
 
 
 def _write_file(entry: FileEntry, objects: ObjectStore, private: Path) -> None:
