@@ -35,7 +35,8 @@ class Backend(Protocol):
         """Start the agents. Twice with one key gives one launch, also when the first call was cut off half-way.
 
         Raises:
-            Rejected, NoCapacity, Transient, AuthFailed.
+            Rejected, NoCapacity: nothing was started under this key, by this call or an earlier one.
+            Transient, AuthFailed: nothing is known.
         """
         ...
 

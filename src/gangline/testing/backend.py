@@ -64,7 +64,7 @@ class FakeBackend:
 
     def submit(self, launch: Launch, *, key: str) -> Handle:
         self.submits.append(key)
-        if self._refusals:
+        if self._refusals and (key not in self.launches or isinstance(self._refusals[0], Transient)):
             raise self._refusals.popleft()
         if key not in self.launches:
             begun = Liveness.PENDING if self._pending else Liveness.ALIVE
