@@ -60,7 +60,7 @@ def _command(command: click.Command | None, parent: click.Context, name: str, *,
         raise LookupError(name)
     ctx = click.Context(command, info_name=name, parent=parent)
     usage = " ".join([ctx.command_path, *command.collect_usage_pieces(ctx)])
-    yield f"{'#' * level} {ctx.command_path}\n\n```text\n{usage}\n```\n"
+    yield f"{'#' * level} {ctx.command_path}\n\n`{usage}`\n"
     yield f"{_prose(command.help or '')}\n"
     yield from _options(command, ctx)
     if command.epilog:

@@ -89,7 +89,8 @@ def _show(item: Mapping[str, Any], printer: LogPrinter, *, as_json: bool) -> Non
     elif "text" in item:
         printer.feed(cast("LogChunk", item))
     elif "event" in item:
-        printer.break_line()
+        if sys.stdout.isatty():  # elsewhere stdout is the ranks' alone, to the byte
+            printer.break_line()
         _say_event(item["event"])
 
 

@@ -60,6 +60,7 @@ class _After:
 
 @click.command("submit", cls=SubmitCommand, epilog=_EPILOG)
 @click.option("-f", "--file", type=click.Path(path_type=Path), metavar="YAML", help="Read the run from a file.")
+@click.option("-m", "_module", metavar="MODULE", expose_value=False, help="Run a module; what follows is its own.")
 @click.option(
     "--include", metavar="PATTERN", multiple=True, help="Pack this whatever ignore files say. May be repeated."
 )

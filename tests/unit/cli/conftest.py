@@ -170,6 +170,36 @@ class FakeClient:
     later: list[dict[str, Any]] = field(default_factory=list)
     """What the next waits answer."""
     calls: list[tuple[str, Any]] = field(default_factory=list)
+    submitted: dict[str, Any] = field(default_factory=lambda: make_run(phase="queued"))
+    """What `submit` answers."""
+    manifest: dict[str, Any] = field(default_factory=dict)
+    objects: dict[str, bytes] = field(default_factory=dict)
+
+    def submit(self, spec: dict[str, Any], *, client: dict[str, Any], key: str) -> dict[str, Any]:
+        self.calls.append(("submit", {"spec": spec, "client": client, "key": key}))
+        return self.submitted
+
+    def check(self, spec: dict[str, Any]) -> dict[str, Any]:
+        self.calls.append(("check", spec))
+        commands = [["python", "an agent", "--node", "0"]]
+        return {"backend": "local", "commands": commands, "env": {"A": "1 2"}, "files": {"launch.json": "{}"}}
+
+    def missing_objects(self, digests: list[str]) -> list[str]:
+        return [digest for digest in digests if digest not in self.objects]
+
+    def put_objects(self, contents: dict[str, bytes]) -> int:
+        self.objects.update(contents)
+        return len(contents)
+
+    def put_snapshot(self, manifest: dict[str, Any]) -> str:
+        self.calls.append(("put_snapshot", manifest))
+        return str(manifest["digest"])
+
+    def snapshot(self, _digest: str) -> dict[str, Any]:
+        return self.manifest
+
+    def object(self, digest: str) -> Iterator[bytes]:
+        yield self.objects[digest]
 
     def run(self, run: str) -> dict[str, Any]:
         if run not in self.runs:

@@ -1,0 +1,282 @@
+"""logs, watch and show: what people look at while a run goes on and after it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline.cli import watch
+from gangline.cli.main import main
+from gangline.cli.summary import main_metric, render_summary
+from gangline.cli.terminal import Terminal
+from gangline.cli.text import cell_width
+from gangline.snapshot.manifest import FileEntry, Manifest
+
+
+def event(seq: int, message: str, kind: str = "phase") -> dict[str, Any]:
+    return {"seq": seq, "time": 0.0, "kind": kind, "message": message, "data": {}}
+
+
+# --- logs ---
+
+
+def test_rank_0_by_default(gangline: Any, client: Any, make: Any):
+    client.runs, client.logs = {"a": make.run(id="a")}, {0: "zero\x1b[31m\n", 1: "one\n"}
+    assert gangline("logs", "a").out == "zero\n"
+    assert gangline("logs", "a", "-r", "1").out == "one\n"
+
+
+def test_several_ranks_are_labelled(gangline: Any, client: Any, make: Any):
+    client.runs, client.logs = {"a": make.run(id="a")}, {0: "zero\n", 3: "three\n"}
+    assert gangline("logs", "a", "--rank", "3", "--rank", "0").out == "rank 3 | three\nrank 0 | zero\n"
+    assert gangline("logs", "a", "--all-ranks").out == "rank 0 | zero\nrank 3 | three\n"
+
+
+def test_tail_and_attempt_are_passed_on(gangline: Any, client: Any, make: Any):
+    client.runs = {"a": make.run(id="a")}
+    gangline("logs", "a", "--tail", "5", "--attempt", "2")
+    query = client.calls[-1][1][2]
+    assert (query["tail"], query["attempt"]) == (5, 2)
+
+
+def test_a_rank_that_does_not_exist(gangline: Any, client: Any, make: Any):
+    client.runs = {"a": make.run(id="a")}
+    result = gangline("logs", "a", "--rank", "4")
+    assert result.code == 66
+    assert "0 to 3" in result.err
+
+
+def test_an_empty_log_says_how_the_run_stands(gangline: Any, client: Any, make: Any):
+    client.runs = {"a": make.run(id="a", phase="queued", message="Waits for 4 ranks.")}
+    result = gangline("logs", "a")
+    assert (result.code, result.out) == (0, "")
+    assert "rank 0 has written nothing; a is queued: Waits for 4 ranks." in result.err
+
+
+def test_raw_is_byte_for_byte(client: Any, make: Any, monkeypatch: pytest.MonkeyPatch):
+    client.runs = {"a": make.run(id="a")}
+    client.logs = {0: b"\x00\xff\x1b[31m\r\n".decode("utf-8", "surrogateescape")}
+    buffer = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(buffer, encoding="utf-8"))
+    assert main(["logs", "a", "--raw"]) == 0
+    assert buffer.getvalue() == b"\x00\xff\x1b[31m\r\n"
+
+
+def test_a_log_in_pieces_is_read_to_the_end_that_it_had(gangline: Any, client: Any, make: Any, monkeypatch: Any):
+    pieces = {0: ("one\n", 4), 4: ("two\n", 8), 8: ("later\n", 14)}
+
+    def log_chunk(_run: str, _rank: int, *, offset: int = 0, **_: object) -> dict[str, Any]:
+        text, following = pieces[offset]
+        return make.chunk(text, offset=offset, next_offset=following, size=8, complete=False)
+
+    client.runs = {"a": make.run(id="a")}
+    monkeypatch.setattr(client, "log_chunk", log_chunk)
+    assert gangline("logs", "a").out == "one\ntwo\n"
+
+
+def test_following_tells_events_beside_the_output(gangline: Any, client: Any, make: Any):
+    client.runs = {"a": make.run(id="a", events=[event(4, "old")])}
+    stream = [make.chunk("x", complete=False), {"event": event(5, "restart 1 of 3\x1b")}, make.chunk("y\n")]
+    client.stream = [*stream, {"end": make.run(id="a", phase="failed", exit_code=9)}]
+    result = gangline("logs", "a", "-f", "--tail", "3")
+    assert (result.code, result.out) == (9, "xy\n")
+    assert "restart 1 of 3\\x1b" in result.err
+    assert client.calls[-1] == ("follow", ("a", {"ranks": [0], "attempt": None, "tail": 3, "after": 4}))
+
+
+def test_a_reader_that_has_gone_is_no_error(
+    client: Any, make: Any, capfd: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+):
+    class Gone(io.StringIO):
+        def write(self, _text: str) -> int:
+            raise BrokenPipeError
+
+        def fileno(self) -> int:
+            return descriptor.fileno()
+
+    client.runs, client.logs = {"a": make.run(id="a")}, {0: "x\n"}
+    with (tmp_path / "closed").open("w") as descriptor:
+        monkeypatch.setattr(sys, "stdout", Gone())
+        assert main(["logs", "a"]) == 141
+    assert capfd.readouterr().err == ""
+
+
+# --- watch ---
+
+
+def test_watching_in_a_pipe_prints_changes(gangline: Any, client: Any, make: Any):
+    first = make.run(id="a", events=[event(1, "started")])
+    last = make.run(
+        id="a", phase="failed", exit_code=2, step=130, events=[event(1, "started"), event(2, "rank 1 died")]
+    )
+    client.runs, client.later = {"a": first}, [first, last]
+    result = gangline("watch", "a")
+    assert result.code == 2
+    told = [line.partition(" ")[2] for line in result.out.splitlines()]
+    assert told == ["started", "step 120/200 60%", "rank 1 died", told[-1]]
+    assert told[-1].startswith("step 130/200 65%")
+
+
+def test_ctrl_c_ends_only_the_watching(gangline: Any, client: Any, make: Any, monkeypatch: pytest.MonkeyPatch):
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    client.runs = {"a": make.run(id="a")}
+    monkeypatch.setattr(client, "wait", interrupt)
+    result = gangline("watch", "a")
+    assert result.code == 130
+    assert "the run goes on" in result.err
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("height", [10, 24, 60])
+def test_the_live_screen_fits(make: Any, width: int, height: int):
+    ranks = [
+        make.rank(0),
+        make.rank(1, exit_code=0),
+        make.rank(2, signal=9),
+        make.rank(3, signal=15, ended_by="platform"),
+    ]
+    attempts = [make.attempt(0, outcome="failed", reason="killed", message="y" * 300), make.attempt(1, ranks=ranks)]
+    checkpoints = [make.checkpoint(100, latest=True)]
+    run = make.run(message="m" * 300, attempts=attempts, checkpoints=checkpoints, metrics={"loss": 0.5})
+    view = watch.View(run=run, metric=make.metric([3.0, 2.0, 1.0]), log=["x" * 300] * 30, rate=2.0)
+    lines = watch.render_screen(view, Terminal(width=width, height=height, now=make.now))
+    assert max(map(cell_width, lines)) <= width
+    assert len([line for line in lines if line.startswith("xxx")]) <= 10
+
+
+def test_the_live_screen_shows_rate_loss_and_ranks(make: Any):
+    ranks = [make.rank(0), make.rank(1, exit_code=0), make.rank(2, signal=9), make.rank(3, exit_code=1)]
+    run = make.run(attempts=[make.attempt(ranks=ranks)], metrics={"loss": 1.0})
+    view = watch.View(run=run, metric=make.metric([3.0, 2.0, 1.0]), rate=2.0)
+    lines = watch.render_screen(view, Terminal(width=100, now=make.now))
+    assert lines[2] == "step 120/200 60% · 2 steps/s · 40s left"
+    assert lines[3] == "loss █▅▁ 1"
+    assert lines[5:7] == ["node 0  0 1:ok", "node 1  2:-9 3:1"]
+
+
+def test_the_rate_is_of_one_attempt(make: Any):
+    rate = watch.Rate()
+    assert rate.update(make.run(step=None), 0.0) is None
+    assert rate.update(make.run(step=100), 0.0) is None
+    assert rate.update(make.run(step=120), 10.0) == 2.0
+    assert rate.update(make.run(step=50, attempt=1), 20.0) is None
+    assert rate.update(make.run(step=60, attempt=1), 21.0) == 10.0
+
+
+# --- show ---
+
+
+def make_failed(make: Any) -> dict[str, Any]:
+    attempts = [
+        make.attempt(0, outcome="failed", reason="killed", message="restart 1 of 3 (infrastructure)"),
+        make.attempt(1, outcome="failed", reason="user_error", first_failure=make.failure(), resume_step=100),
+    ]
+    return make.run(
+        phase="failed",
+        reason="user_error",
+        exit_code=1,
+        ended=make.now - 40,
+        message="Rank 2 on node 1 (gpu-7) ended with exit code 1",
+        attempts=attempts,
+        checkpoints=[make.checkpoint(100, latest=True)],
+        code=make.code(),
+        metrics={"loss": 0.5},
+        tokens_per_s=12_345.6,
+        restarts=1,
+    )
+
+
+def test_the_summary_of_a_failed_run(make: Any):
+    text = "\n".join(
+        render_summary(make_failed(make), Terminal(width=100, now=make.now), metric=make.metric([2.0, 1.0]))
+    )
+    for expected in (
+        "failed (user_error) · exit code 1\nRank 2 on node 1 (gpu-7) ended with exit code 1.\n",
+        "progress    step 120/200 60% · 12,346 tokens/s\n",
+        "gang        2 nodes x 2 ranks = 4 ranks · no accelerators · pool local · strategy ddp\n",
+        "  rank 2 (node 1, host gpu-7): exit code 1, 20s after the start\n  ValueError: loss is not finite\n",
+        "  │ step 120\n",
+        "  0  failed (killed) ",
+        "restart 1 of 3 (infrastructure)\n",
+        "command     train.py --lr 3e-4\n",
+        "commit 0123456789ab on main, with 1 changed file and 1 untracked file\n",
+        "environment Python 3.11.2 · torch 2.13.0 · numpy 2.1.0\n",
+        "folder      /home/ada/.gangline/runs/llama-7k3q\n",
+        "  gangline logs llama-7k3q --rank 2 ",
+    ):
+        assert expected in text
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_the_summary_escapes_whatever_training_wrote(make: Any, width: int):
+    evil = "\x1b[31m\x07\u202e" + "日本" * 50
+    failure = make.failure(error_type=evil, error_message=evil, traceback=evil, log_tail=evil, host=evil)
+    run = {**make_failed(make), "name": evil, "message": evil, "metrics": {evil: 1.0}, "user": evil}
+    run["attempts"] = [make.attempt(0, outcome="failed", reason="killed", message=evil, first_failure=failure)]
+    run["code"] = make.code(branch=evil, excluded=[{"path": evil, "rule": evil, "num_files": None, "size_bytes": None}])
+    text = "\n".join(render_summary(run, Terminal(width=width, now=make.now), metric=make.metric([1.0], name=evil)))
+    assert not set(text) & {"\x1b", "\x07", "\u202e"}
+
+
+def test_the_summary_without_unicode_is_ascii(make: Any):
+    terminal = Terminal(width=80, unicode=False, now=make.now)
+    assert "\n".join(render_summary(make_failed(make), terminal, metric=make.metric([2.0, 1.0]))).isascii()
+
+
+def test_the_summary_of_a_run_that_waits(make: Any):
+    run = make.run(phase="queued", started=None, attempt=None, step=None, total_steps=None, message="Waits for 2 GPUs.")
+    text = "\n".join(render_summary(run, Terminal(width=80, now=make.now)))
+    assert "queued\nWaits for 2 GPUs.\n" in text
+    assert "gangline stop llama-7k3q" in text
+    assert "attempts" not in text
+
+
+@pytest.mark.parametrize(
+    ("names", "chosen"),
+    [
+        (["lr", "loss", "a"], "loss"),
+        (["train/loss", "val/loss"], "train/loss"),
+        (["heldout_loss", "lr"], "heldout_loss"),
+        (["b", "a"], "a"),
+        ([], None),
+    ],
+)
+def test_which_curve_is_drawn(names: list[str], chosen: str | None):
+    assert main_metric(names) == chosen
+
+
+def test_show_json_is_everything(gangline: Any, client: Any, make: Any):
+    client.runs = {"a": make.run(id="a")}
+    assert json.loads(gangline("show", "a", "--json").out) == client.runs["a"]
+
+
+def test_show_events_and_diff(gangline: Any, client: Any, make: Any):
+    client.runs = {"a": make.run(id="a", events=[event(0, "Attempt 0 starts.")], code=make.code(diff="-\x1b\n"))}
+    assert gangline("show", "a", "--events").out.endswith("phase            Attempt 0 starts.\n")
+    assert gangline("show", "a", "--diff").out == "-\\x1b\n"
+
+
+def test_show_code_restores_byte_for_byte(gangline: Any, client: Any, make: Any, tmp_path: Path):
+    contents = {"a.bin": b"\x00\xff\r\n", "deep/b.txt": b"text"}
+    client.objects = {hashlib.sha256(data).hexdigest(): data for data in contents.values()}
+    files = tuple(
+        FileEntry(path=path, kind="file", size=len(data), digest=hashlib.sha256(data).hexdigest())
+        for path, data in contents.items()
+    )
+    client.manifest = Manifest(files=files).to_dict()
+    client.runs = {"a": make.run(id="a", code=make.code())}
+    folder = tmp_path / "restored"
+    result = gangline("show", "a", "--code", str(folder))
+    assert result.out == f"Restored 2 files, 8 B of a into {folder}\n"
+    assert {path: (folder / path).read_bytes() for path in contents} == contents
+    assert [path.name for path in tmp_path.iterdir()] == ["restored"]
+    assert gangline("show", "a", "--code", str(folder)).code == 75
+    assert gangline("show", "a", "--code", str(folder / "a.bin" / "x")).code in {64, 75}
