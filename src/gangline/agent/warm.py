@@ -82,7 +82,7 @@ class HelperPlan:
         return same and _at_start(rank.env) == _at_start(self.env)
 
 
-class HelperLost(Exception):  # noqa: N818 - what it carries is a reason for people
+class HelperLost(Exception):
     """The helper can serve no longer; says why."""
 
 
@@ -222,7 +222,7 @@ class Helper:
         self._received = b""
         self._deadline = time.monotonic() + _IMPORT_TIMEOUT_S
         self._socket, theirs = socket.socketpair()
-        self._output: IO[bytes] = tempfile.TemporaryFile(dir=plan.folder)  # noqa: SIM115 - closed in `close`
+        self._output: IO[bytes] = tempfile.TemporaryFile(dir=plan.folder)
         with theirs:
             try:
                 self._process = self._start(plan, theirs.fileno())
@@ -384,7 +384,7 @@ def render_request(rank: RankStart, *, parent: int) -> bytes:
     return json.dumps(_to_wire(request)).encode() + b"\n"
 
 
-def _to_wire(value: Any) -> Any:  # noqa: ANN401 - JSON
+def _to_wire(value: Any) -> Any:
     if isinstance(value, str):
         return os.fsencode(value).decode("latin-1")
     if isinstance(value, dict):

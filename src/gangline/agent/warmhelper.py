@@ -20,7 +20,7 @@ import sys
 
 _KNOWN = frozenset(sys.modules)
 
-import gc  # noqa: E402 - built in, and not loaded in a fresh interpreter
+import gc
 
 if "gc" not in _KNOWN:
     del sys.modules["gc"]
@@ -39,7 +39,7 @@ _ARG_START, _ARG_END = 45, 46
 """Fields of /proc/self/stat after the name in parentheses, from 0."""
 
 
-class Unfit(Exception):  # noqa: N818 - a finding, not a fault
+class Unfit(Exception):
     """Why this process must not fork ranks."""
 
 
@@ -106,7 +106,7 @@ def _hide_command_line() -> "tuple[int, bytes] | None":
 
 def _reset_signals() -> None:
     """As a shell hands them to a program, whatever the agent does with its own."""
-    import _signal  # type: ignore[import-not-found]  # noqa: PLC0415 - loaded by every interpreter at its start
+    import _signal  # type: ignore[import-not-found]
 
     for number in _signal.valid_signals():
         if _signal.getsignal(number) == _signal.SIG_IGN and number not in {_signal.SIGPIPE, _signal.SIGXFSZ}:
@@ -166,8 +166,8 @@ def _refuse_local(start: str, known: "set[str]") -> None:
 def _inspect(kept: Kept, descriptor: int) -> None:
     """Note what the imports did to this process, and refuse what a fork would share or lose."""
     before = set(sys.modules)
-    import ctypes  # noqa: PLC0415 - not before the preloaded modules; taken out again in ranks
-    import json  # noqa: F401, PLC0415 - the same
+    import ctypes
+    import json
 
     kept.own_modules = set(sys.modules) - before
     kept.libc = ctypes.CDLL(None)
@@ -198,7 +198,7 @@ def _refuse_files(descriptor: int) -> None:
             target = os.readlink(f"/proc/self/fd/{name}")
         except OSError:  # the descriptor that read this list
             continue
-        if int(name) > 2 and int(name) != descriptor:  # noqa: PLR2004 - 0, 1, 2
+        if int(name) > 2 and int(name) != descriptor:
             raise Unfit(f"an import left {target} open")
 
 
@@ -251,7 +251,7 @@ def _try_fork() -> "int | None":
 
 
 def _send(descriptor: int, message: "dict[str, Any]") -> None:
-    import json  # noqa: PLC0415 - see the module's docstring
+    import json
 
     data = json.dumps(message).encode() + b"\n"
     while data:
@@ -259,7 +259,7 @@ def _send(descriptor: int, message: "dict[str, Any]") -> None:
 
 
 def _requests(descriptor: int) -> "Iterator[dict[str, Any]]":
-    import json  # noqa: PLC0415 - see the module's docstring
+    import json
 
     waiting = b""
     while piece := os.read(descriptor, _READ_BYTES):

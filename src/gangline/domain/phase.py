@@ -106,15 +106,19 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
         {Phase.RUNNING, Phase.RESTARTING, Phase.STOPPING, Phase.PREEMPTED, Phase.UNKNOWN, Phase.QUEUED} | _ENDINGS
     ),
     Phase.RUNNING: frozenset({Phase.RESTARTING, Phase.STOPPING, Phase.PREEMPTED, Phase.UNKNOWN} | _ENDINGS),
-    Phase.RESTARTING: frozenset({Phase.RUNNING, Phase.STARTING, Phase.STOPPING, Phase.PREEMPTED, Phase.UNKNOWN} | _ENDINGS),
+    Phase.RESTARTING: frozenset(
+        {Phase.RUNNING, Phase.STARTING, Phase.STOPPING, Phase.PREEMPTED, Phase.UNKNOWN} | _ENDINGS
+    ),
     Phase.STOPPING: _ENDINGS,
     Phase.PREEMPTED: frozenset({Phase.QUEUED, Phase.FAILED, Phase.STOPPED}),
-    Phase.UNKNOWN: frozenset({Phase.STARTING, Phase.RUNNING, Phase.RESTARTING, Phase.STOPPING, Phase.PREEMPTED} | _ENDINGS),
+    Phase.UNKNOWN: frozenset(
+        {Phase.STARTING, Phase.RUNNING, Phase.RESTARTING, Phase.STOPPING, Phase.PREEMPTED} | _ENDINGS
+    ),
     Phase.SUCCEEDED: frozenset(),
     Phase.FAILED: frozenset(),
     Phase.STOPPED: frozenset(),
 }
-"""Every move that the platform may make by itself. `gangline resume` is the one move out of an ending; see `advance`."""
+"""Every move that the platform makes by itself. `gangline resume` is the one move out of an ending; see `advance`."""
 
 TERMINAL: frozenset[Phase] = frozenset(phase for phase, following in TRANSITIONS.items() if not following)
 ACTIVE: frozenset[Phase] = frozenset(TRANSITIONS) - TERMINAL - {Phase.QUEUED}
@@ -161,7 +165,7 @@ def advance(
     """Move a run to another phase.
 
     Args:
-        reopen: a person asked to resume a run that has ended; the only way out of FAILED and STOPPED, and it leads to QUEUED.
+        reopen: a person asked to resume a run that has ended; the only way out of FAILED and STOPPED, to QUEUED.
     Returns:
         The new state, its version one higher, and the event to store with it.
     Raises:

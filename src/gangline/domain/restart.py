@@ -38,12 +38,19 @@ def decide_restart(policy: RestartPolicy, used: Mapping[Budget, int], reason: Re
     limit = _limit_of(policy, budget)
     spent = used.get(budget, 0)
     if limit is not None and spent >= limit:
-        flag = {Budget.USER: "--max-restarts", Budget.INFRASTRUCTURE: "--max-infra-restarts", Budget.PREEMPTION: "--max-preemptions"}
+        flag = {
+            Budget.USER: "--max-restarts",
+            Budget.INFRASTRUCTURE: "--max-infra-restarts",
+            Budget.PREEMPTION: "--max-preemptions",
+        }
         message = f"no restarts left ({spent} of {limit}, {budget} budget; {flag[budget]} sets it)"
         return RestartDecision(restart=False, delay_s=0.0, budget=budget, message=message)
     of = "no limit" if limit is None else f"of {limit}"
     return RestartDecision(
-        restart=True, delay_s=_delay_s(policy, sum(used.values())), budget=budget, message=f"restart {spent + 1} {of} ({budget})"
+        restart=True,
+        delay_s=_delay_s(policy, sum(used.values())),
+        budget=budget,
+        message=f"restart {spent + 1} {of} ({budget})",
     )
 
 

@@ -1,7 +1,7 @@
 """The frozen description of a run. Nothing about a run is outside it.
 
 One schema serves YAML, Python, HTTP and the command line: the metadata of each field carries its help text and its flag
-spellings, `gangline.wire.spec` derives the JSON Schema from these classes, and `gangline.cli.submit` derives its options.
+spellings, `gangline.wire` derives the JSON Schema from these classes, and `gangline.cli` its options.
 
 Standard library only.
 """
@@ -122,7 +122,10 @@ class Environment:
         None, "Interpreter, or folder of a virtual or conda environment, that runs the ranks.", "--python", "--venv"
     )
     env: Mapping[str, str] = _f(
-        None, "Variable for every rank: K=V, or K to pass the value that the submitting shell has.", "--env", factory=dict
+        None,
+        "Variable for every rank: K=V, or K to pass the value that the submitting shell has.",
+        "--env",
+        factory=dict,
     )
     secrets: tuple[str, ...] = _f((), "Name of a secret to inject.", "--secret")
     preload: tuple[str, ...] = _f((), "Module that warm start imports once for all ranks of a node.", "--preload")
@@ -138,7 +141,7 @@ class CheckpointPolicy:
     keep_last: int = _f(3, "Newest checkpoints that are kept; 0 keeps all.", "--keep-last")
     resume: ResumeMode = _f(
         ResumeMode.AUTO,
-        "auto: start from the newest complete checkpoint if there is one; required: fail without one; never: start fresh.",
+        "auto: start from the newest complete checkpoint, if any; required: fail without one; never: start fresh.",
         "--resume",
     )
 
@@ -155,7 +158,9 @@ class RestartPolicy:
         3, "Restarts after lost nodes, killed ranks and other trouble of the machines.", "--max-infra-restarts"
     )
     max_preemptions: int | None = _f(None, "Restarts after preemption; default: no limit.", "--max-preemptions")
-    backoff_s: float = _f(1.0, "Pause before the second restart; doubles with each further one.", "--restart-backoff", unit="seconds")
+    backoff_s: float = _f(
+        1.0, "Pause before the second restart; doubles with each further one.", "--restart-backoff", unit="seconds"
+    )
     max_backoff_s: float = _f(60.0, "Longest pause before a restart.", "--restart-max-backoff", unit="seconds")
 
 
@@ -163,7 +168,9 @@ class RestartPolicy:
 class StopPolicy:
     """Limits in time, and how much warning ranks get."""
 
-    time_limit_s: float | None = _f(None, "Longest time that an attempt may run, e.g. 90m.", "--time-limit", unit="seconds")
+    time_limit_s: float | None = _f(
+        None, "Longest time that an attempt may run, e.g. 90m.", "--time-limit", unit="seconds"
+    )
     on_time_limit: OnTimeLimit = _f(OnTimeLimit.FAIL, "Outcome when the time limit ends the run.", "--on-time-limit")
     grace_s: float = _f(30.0, "Time from the stop signal until processes are killed.", "--stop-grace", unit="seconds")
     failure_grace_s: float = _f(

@@ -51,7 +51,7 @@ _MOST_NAMES = 10_000
 _THREADS = 4
 
 
-class CommitRefused(GanglineError):  # noqa: N818 - errors are named for what happened
+class CommitRefused(GanglineError):
     """What was saved cannot count as a checkpoint."""
 
     code = "commit_refused"

@@ -28,7 +28,7 @@ TEMPORARY_SUFFIX = ".tmp"
 """How private names end; whoever lists a folder may leave them out."""
 
 
-class Unreadable(GanglineError):  # noqa: N818 - errors are named for what happened
+class Unreadable(GanglineError):
     """A file of the run directory holds something else than it should."""
 
     code = "unreadable"

@@ -27,7 +27,7 @@ _OVERRIDES = (
 )
 
 
-class GitFailed(Exception):  # noqa: N818 - says what happened, as the tree in domain/errors.py does
+class GitFailed(Exception):
     """Git is not installed, or refuses; the text is its own."""
 
 

@@ -24,7 +24,7 @@ HEAD = REVISIONS[-1]
 _version = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True, nullable=False))
 
 
-class DatabaseNewer(GanglineError):  # noqa: N818 - says what happened, as the tree in domain/errors.py does
+class DatabaseNewer(GanglineError):
     """The database was written by a newer Gangline than this one."""
 
     code = "database_newer"
@@ -58,8 +58,8 @@ def prepare(database: Database) -> None:
 
 def upgrade(database: Database, revision: str = HEAD) -> None:
     """Run the migrations up to `revision`."""
-    from alembic import command  # noqa: PLC0415 - 100 ms that no normal start should pay
-    from alembic.config import Config  # noqa: PLC0415 - the same
+    from alembic import command
+    from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))

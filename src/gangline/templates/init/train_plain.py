@@ -3,8 +3,8 @@
     python train.py                                                    # alone
     gangline submit --nodes 2 --procs-per-node 2 --follow train.py     # four ranks
 
-There is no PyTorch here, so the ranks do not share gradients. Everything else is as in real training: steps, loss, checkpoints,
-restarts. Install torch and run `gangline init` in another folder for a script whose ranks train together.
+There is no PyTorch here, so the ranks do not share gradients. Everything else is as in real training: steps, loss,
+checkpoints, restarts. Install torch and run `gangline init` in another folder for a script whose ranks train together.
 """
 
 import argparse
