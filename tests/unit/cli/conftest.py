@@ -301,6 +301,8 @@ def gangline(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     """Run one command in this process; the terminal is a pipe unless `env` says how wide it is."""
 
     def run(*args: str, env: Mapping[str, str] | None = None) -> Result:
+        for name in ("COLUMNS", "LINES", "FORCE_COLOR"):
+            monkeypatch.delenv(name, raising=False)
         for name, value in {"NO_COLOR": "1", "TERM": "xterm", **(env or {})}.items():
             monkeypatch.setenv(name, value)
         code = main(list(args))
