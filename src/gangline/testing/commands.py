@@ -40,7 +40,7 @@ def make_summary(**overrides: Any) -> RunSummary:  # noqa: ANN401 - as many type
         "labels": {},
         "version": 2,
     }
-    summary.update(overrides)  # type: ignore[typeddict-item]
+    summary.update(overrides)
     return summary
 
 
@@ -118,7 +118,7 @@ class FakeCommands:
 
     def detail(self, run_id: str) -> RunDetail:
         known = self.details.get(run_id) or make_detail(self.runs[run_id], spec={}, client={})
-        return {**known, **self.runs[run_id]}  # type: ignore[typeddict-item]
+        return {**known, **self.runs[run_id]}
 
     def stop(self, run_id: str, *, grace_s: float | None, by: str) -> RunSummary:
         self.calls.append(("stop", run_id, grace_s, by))
