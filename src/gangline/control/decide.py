@@ -109,7 +109,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submit:
-    """Hand the launch to the backend, again if need be: its key makes that harmless."""
+    """Hand the launch to the backend, again if its handle is not known: the key makes that harmless."""
 
 
 Step = Move | Change | Cancel | Submit
@@ -147,7 +147,7 @@ def decide_used(run: RunRow, attempts: Sequence[AttemptRow]) -> dict[Budget, int
 def _going_on(facts: Facts) -> list[Step]:
     """No leader has said that the launch is over."""
     if facts.run.handle is None:
-        return [] if facts.run.placement is None else [Submit()]
+        return _without_handle(facts)
     if facts.gone:
         return _lost(facts) if facts.confirmed_gone else []
     if facts.observation is None or facts.observation.liveness is Liveness.UNKNOWN:
@@ -155,11 +155,20 @@ def _going_on(facts: Facts) -> list[Step]:
     return _alive(facts)
 
 
+def _without_handle(facts: Facts) -> list[Step]:
+    """The run waits for a place, or the handle of its launch was not noted: then it is asked for under the same key."""
+    if facts.run.placement is None:
+        return []
+    return [Submit(), *(_alive(facts) if facts.newest is not None else [])]
+
+
 def _after_end(facts: Facts) -> list[Step]:
     """The run is over; its machines are let go once nothing runs on them any more."""
     run = facts.run
     if run.handle is None:
-        return [] if run.placement is None else [Change(changes=_NO_PLACE)]
+        if run.placement is None:
+            return []
+        return [Submit() if facts.newest is not None else Change(changes=_NO_PLACE)]
     if facts.gone:
         return [Change(changes=_NO_PLACE)] if facts.confirmed_gone else []
     if run.ended is not None and facts.now - run.ended > END_PATIENCE_S:
@@ -202,8 +211,6 @@ def _end(facts: Facts, attempt: AttemptRow) -> Move:
         exit_code = 0 if phase is Phase.SUCCEEDED else STOPPED_EXIT_CODE if phase is Phase.STOPPED else 1
     changes: dict[str, Any] = {"ended": attempt.ended or facts.now, "exit_code": exit_code}
     changes["told_attempt"] = attempt.number
-    if facts.run.handle is None:
-        changes |= _NO_PLACE
     message = attempt.message
     if phase is Phase.FAILED and attempt.restart_message:
         message = f"{message} ({attempt.restart_message})".strip()
@@ -221,12 +228,14 @@ def _reason_of(attempt: AttemptRow, phase: Phase) -> Reason | None:
 def _relaunch(facts: Facts, attempt: AttemptRow) -> list[Step]:
     """The leader has ended its launch and wants another; it begins once the old one is gone."""
     run = facts.run
+    if run.handle is None:
+        return [Submit()]
     if facts.observation is not None and facts.observation.cancelled and facts.confirmed_gone:
         return [_stopped(facts, _outside(facts.observation))]
     message = f"{attempt.message} {_sentence(attempt.restart_message)}".strip()
     reason = _reason_of(attempt, Phase.FAILED)
     ended = attempt.ended or facts.now
-    if run.handle is None or facts.confirmed_gone:
+    if facts.confirmed_gone:
         changes = {**_next_launch(run), "not_before": ended + attempt.next_delay_s, "told_attempt": attempt.number}
         return _to_queue(facts, Move(phase=_between(attempt), reason=reason, message=message, changes=changes))
     steps: list[Step] = []

@@ -28,7 +28,7 @@ from gangline.control.requests import ask_stop
 from gangline.control.specs import Specs
 from gangline.domain.errors import BackendError, GanglineError, NoCapacity, Rejected
 from gangline.domain.gang import Handle, Liveness, Observation
-from gangline.domain.phase import Phase, Reason
+from gangline.domain.phase import TERMINAL, Phase, Reason
 from gangline.ports import Backend, Clock
 from gangline.rundir.home import Home
 from gangline.rundir.layout import RunDir
@@ -206,17 +206,17 @@ class Reconciler:
             used = decide_used(run, self._store.attempts(run.id))
             self._launcher.launch(run, self._specs.get(run.id), self._backends[run.pool], used=used)
         except NoCapacity as error:
-            self._back_to_queue(run, error)
+            self._nothing_started(run, _requeued(error, now + _NO_CAPACITY_RETRY_S))
         except Rejected as error:
-            self._fail(run, Reason.BACKEND_REJECTED, error)
+            self._nothing_started(run, _failed(error, now, Reason.BACKEND_REJECTED))
         except BackendError as error:
             self._retry(run, watch, error)
         except GanglineError as error:
-            self._fail(run, Reason.STORAGE, error)
+            self._nothing_started(run, _failed(error, now, Reason.STORAGE))
         except OSError as error:
             self._retry(run, watch, error)
             if watch.tries >= _MOST_STORAGE_TRIES:
-                self._fail(run, Reason.STORAGE, error)
+                self._nothing_started(run, _failed(error, now, Reason.STORAGE))
         else:
             watch.tries = 0
 
@@ -228,19 +228,13 @@ class Reconciler:
         if str(error) != run.message:
             self._store.change(run, {"message": str(error)})
 
-    def _back_to_queue(self, run: RunRow, error: NoCapacity) -> None:
+    def _nothing_started(self, run: RunRow, move: Move) -> None:
+        """No agents of the launch exist. A run that is to stop, or is over, needs no more than to know that."""
         self._launcher.discard(run)
-        if run.phase is Phase.STARTING:
-            changes = {"placement": None, "not_before": self._clock.now() + _NO_CAPACITY_RETRY_S}
-            self._move(run, Move(phase=Phase.QUEUED, message=str(error), changes=changes))
-
-    def _fail(self, run: RunRow, reason: Reason, error: Exception) -> None:
-        """End a run of which nothing was started; one that is to stop anyway is left to end as stopped."""
-        if run.phase is Phase.STOPPING:
-            self._launcher.discard(run)
-            return
-        changes = {"ended": self._clock.now(), "exit_code": EXIT_CODES[reason], "placement": None}
-        self._move(run, Move(phase=Phase.FAILED, reason=reason, message=str(error), changes=changes))
+        if run.phase in TERMINAL:
+            self._store.change(run, {"placement": None})
+        elif run.phase is Phase.STARTING:
+            self._move(run, move)
 
     def _guarded(self, run: RunRow, work: Callable[[], None]) -> None:
         try:
@@ -260,6 +254,15 @@ class Reconciler:
             self._store.add_events(run.id, [NewEvent(time=now, kind="error", message=message)])
         except Exception:  # noqa: BLE001 - the log is the last place to record it
             _log.exception("and that could not be noted in its history")
+
+
+def _requeued(error: NoCapacity, not_before: float) -> Move:
+    return Move(phase=Phase.QUEUED, message=str(error), changes={"placement": None, "not_before": not_before})
+
+
+def _failed(error: Exception, now: float, reason: Reason) -> Move:
+    changes = {"ended": now, "exit_code": EXIT_CODES[reason], "placement": None}
+    return Move(phase=Phase.FAILED, reason=reason, message=str(error), changes=changes)
 
 
 def _observe_all(backend: Backend, runs: Sequence[RunRow]) -> list[Observation]:

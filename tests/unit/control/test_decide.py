@@ -53,6 +53,8 @@ TABLE = [
     ("starting, attempt begun", facts(Phase.STARTING, STARTED), []),
     ("starting, attempt runs", facts(Phase.STARTING, RUNNING), [Phase.RUNNING]),
     ("starting, no handle noted", facts(Phase.STARTING, **NO_HANDLE), [Submit]),
+    ("starting, no handle noted, yet it runs", facts(Phase.STARTING, RUNNING, **NO_HANDLE), [Submit, Phase.RUNNING]),
+    ("no handle noted, wants another launch", facts(Phase.RUNNING, RELAUNCHES, **NO_HANDLE), [Submit]),
     ("running", facts(Phase.RUNNING, RUNNING), []),
     ("in-place restart", facts(Phase.RUNNING, RESTARTS), [Phase.RESTARTING]),
     (
@@ -125,6 +127,7 @@ TABLE = [
     ("over, agents linger", facts(Phase.SUCCEEDED, SUCCEEDS, run={"ended": 80.0}), [Cancel]),
     ("over, agents gone", lost(Phase.SUCCEEDED, SUCCEEDS), [Change]),
     ("over, place still held", facts(Phase.FAILED, **NO_HANDLE), [Change]),
+    ("over, agents possible, no handle", facts(Phase.FAILED, ENDS, **NO_HANDLE), [Submit]),
     ("over and done", facts(Phase.STOPPED, **NO_PLACE), []),
 ]
 
