@@ -25,7 +25,12 @@ FROZEN = Path(__file__).with_name("openapi.json")
 def render_openapi() -> dict[str, Any]:
     nowhere = Path("/nowhere")
     parts = Parts(
-        commands=FakeCommands(), objects=ObjectStore(nowhere), home=Home(nowhere), started=0.0, stopping=Stopping()
+        commands=FakeCommands(),
+        objects=ObjectStore(nowhere),
+        home=Home(nowhere),
+        started=0.0,
+        stopping=Stopping(),
+        owner="alice",
     )
     return make_api(parts).openapi()
 

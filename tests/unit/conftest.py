@@ -58,7 +58,9 @@ class SyncAsgiTransport(httpx.BaseTransport):
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Api]:
     commands, home = FakeCommands(), Home(tmp_path / "state").create()
-    parts = Parts(commands=commands, objects=ObjectStore(home.path), home=home, started=1.0, stopping=Stopping())
+    parts = Parts(
+        commands=commands, objects=ObjectStore(home.path), home=home, started=1.0, stopping=Stopping(), owner="alice"
+    )
     headers = {"Authorization": f"Bearer {TOKEN}"}
     app = make_app(parts, token=TOKEN)
     with httpx.Client(transport=SyncAsgiTransport(app), base_url="http://127.0.0.1", headers=headers) as http:

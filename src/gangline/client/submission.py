@@ -5,7 +5,6 @@ spec → `prepare` (touches this machine alone) → `send` (talks to the server)
 
 from __future__ import annotations
 
-import getpass
 import os
 import secrets
 import shlex
@@ -25,6 +24,7 @@ from gangline.domain.errors import SnapshotRefused
 from gangline.domain.spec import RunSpec, SnapshotRef
 from gangline.domain.version import VERSION
 from gangline.rundir.home import Home
+from gangline.rundir.serving import owner_name
 from gangline.snapshot.hashing import cache_path_for
 from gangline.snapshot.objects import read_chunks
 from gangline.snapshot.pack import Packed, find_root, pack
@@ -171,12 +171,8 @@ def _variables(python: Path, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _describe_client(cwd: Path, command: Sequence[str]) -> dict[str, Any]:
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a uid without a name, in a container
-        user = f"uid-{os.getuid()}"
     return {
-        "user": user,
+        "user": owner_name(),
         "host": socket.gethostname(),
         "folder": str(cwd),
         "command": shlex.join(command),

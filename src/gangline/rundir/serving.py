@@ -7,6 +7,7 @@ Standard library only.
 from __future__ import annotations
 
 import fcntl
+import getpass
 import os
 import secrets
 import time
@@ -15,7 +16,16 @@ from dataclasses import asdict, dataclass
 from gangline.rundir.files import Unreadable, read_json, write_bytes, write_json
 from gangline.rundir.home import Home
 
-__all__ = ["ServerInfo", "ensure_token", "is_served", "read_server", "read_token", "take_lock", "write_server"]
+__all__ = [
+    "ServerInfo",
+    "ensure_token",
+    "is_served",
+    "owner_name",
+    "read_server",
+    "read_token",
+    "take_lock",
+    "write_server",
+]
 
 _OTHERS = 0o077
 _TOKEN_BYTES = 32
@@ -71,6 +81,14 @@ def ensure_token(home: Home) -> str:
         token = secrets.token_urlsafe(_TOKEN_BYTES)
         write_bytes(home.token, token.encode() + b"\n", mode=0o600, durable=True)
     return token
+
+
+def owner_name() -> str:
+    """Who runs this process, by name where the system knows one."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a uid without a name, in a container
+        return f"uid-{os.getuid()}"
 
 
 def take_lock(home: Home, *, patience_s: float = 0.0) -> int | None:

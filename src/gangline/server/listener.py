@@ -84,7 +84,8 @@ def bind(port: int, *, before: int | None) -> socket.socket:
 
 
 def _listen(port: int) -> socket.socket:
-    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # With its protocol named, asyncio turns Nagle's algorithm off for it; without, every answer takes 40 ms longer.
+    found = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((LOOPBACK, port))

@@ -19,7 +19,7 @@ from gangline.control.reconcile import Reconciler
 from gangline.domain.errors import GanglineError
 from gangline.domain.version import VERSION
 from gangline.rundir.home import Home
-from gangline.rundir.serving import ServerInfo, ensure_token, read_server, take_lock, write_server
+from gangline.rundir.serving import ServerInfo, ensure_token, owner_name, read_server, take_lock, write_server
 from gangline.server.app import make_app
 from gangline.server.backends import load_backends
 from gangline.server.clock import SystemClock
@@ -78,6 +78,7 @@ def serve(settings: Settings) -> None:
             home=home,
             started=started,
             stopping=stopping,
+            owner=owner_name(),
         )
         info = ServerInfo(pid=os.getpid(), port=socket_.getsockname()[1], version=VERSION, started=started)
         listener = Listener(make_app(parts, token=token), stopping=stopping, on_listening=lambda: _announce(home, info))

@@ -51,3 +51,5 @@ class Parts:
     home: Home
     started: float
     stopping: Stopping
+    owner: str
+    """Who steers runs through the one token that there is."""

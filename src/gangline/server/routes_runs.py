@@ -120,16 +120,12 @@ def _add_moves(router: APIRouter, parts: Parts) -> None:
     def stop_run(run: str, body: StopBody) -> Response:
         """Ask a run to stop."""
         run_id = parts.commands.find(run)
-        return json_answer(parts.commands.stop(run_id, grace_s=body.grace_s, by=_OWNER))
+        return json_answer(parts.commands.stop(run_id, grace_s=body.grace_s, by=parts.owner))
 
     @router.post("/runs/{run}/resume", response_model=RunSummary)
     def resume_run(run: str, body: ResumeBody) -> Response:  # noqa: ARG001 - an unknown key is refused
         """Queue a run that failed or was stopped once more."""
-        return json_answer(parts.commands.resume(parts.commands.find(run), by=_OWNER))
-
-
-_OWNER = "owner"
-"""Who steers through the one token that an embedded server has."""
+        return json_answer(parts.commands.resume(parts.commands.find(run), by=parts.owner))
 
 
 def _add_history(router: APIRouter, parts: Parts) -> None:

@@ -119,7 +119,7 @@ def test_stop_passes_the_grace_on(api, grace_s):
     api.commands.runs["a"] = make_summary(id="a")
     answer = api.http.post(f"{V1}/runs/a/stop", json={"grace_s": grace_s})
     assert answer.json()["phase"] == "stopping"
-    assert api.commands.calls[-1][:3] == ("stop", "a", grace_s)
+    assert api.commands.calls[-1] == ("stop", "a", grace_s, "alice")
 
 
 @pytest.mark.parametrize("body", [{"grace_s": -1}, {"grace_s": "soon"}, {"grace": 3}])
