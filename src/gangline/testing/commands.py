@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from gangline.domain.errors import NotFound
 from gangline.domain.gang import Launch
@@ -40,8 +40,7 @@ def make_summary(**overrides: Any) -> RunSummary:  # noqa: ANN401 - as many type
         "labels": {},
         "version": 2,
     }
-    summary.update(overrides)
-    return summary
+    return cast("RunSummary", {**summary, **overrides})
 
 
 def make_detail(summary: RunSummary, *, spec: Mapping[str, Any], client: Mapping[str, Any]) -> RunDetail:
@@ -118,7 +117,7 @@ class FakeCommands:
 
     def detail(self, run_id: str) -> RunDetail:
         known = self.details.get(run_id) or make_detail(self.runs[run_id], spec={}, client={})
-        return {**known, **self.runs[run_id]}
+        return cast("RunDetail", {**known, **self.runs[run_id]})
 
     def stop(self, run_id: str, *, grace_s: float | None, by: str) -> RunSummary:
         self.calls.append(("stop", run_id, grace_s, by))
