@@ -50,7 +50,7 @@ class _Reading:
 
     root: Path
     offsets: Mapping[str, int]
-    left_bytes: int = LIMIT_BYTES
+    left_bytes: int
     is_drained: bool = True
     cursors: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -63,7 +63,7 @@ class _Reading:
         reader = JournalReader(path, start)
         while self.left_bytes > 0:
             before = reader.offset
-            found = reader.read(_PIECE_BYTES)
+            found = reader.read(min(_PIECE_BYTES, self.left_bytes))
             self.left_bytes -= reader.offset - before
             if reader.offset != start:
                 self.cursors[name] = (start, reader.offset)
@@ -80,7 +80,8 @@ class Follower:
     refuses a reading whose offsets are not its own, and then everything is loaded again.
     """
 
-    def __init__(self, store: Store, run_id: str, run_dir: RunDir) -> None:
+    def __init__(self, store: Store, run_id: str, run_dir: RunDir, *, limit_bytes: int = LIMIT_BYTES) -> None:
+        self._limit_bytes = limit_bytes
         self._store = store
         self._run_id = run_id
         self._run_dir = run_dir
@@ -117,7 +118,7 @@ class Follower:
         if self._offsets is None:
             self._attempts = {attempt.number: attempt for attempt in self._store.attempts(self._run_id)}
             self._offsets = self._store.cursors(self._run_id)
-        return self._attempts, _Reading(self._run_dir.path, self._offsets)
+        return self._attempts, _Reading(self._run_dir.path, self._offsets, self._limit_bytes)
 
     def _keep(self, reading: _Reading, batch: IngestBatch) -> bool:
         """False: somebody else has read these files meanwhile, and nothing was stored."""
