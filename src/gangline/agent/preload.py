@@ -55,9 +55,8 @@ _NAMES_OF_TRAINING = frozenset(
 _SLOW_PARTS: dict[str, frozenset[str]] = {
     # Building an optimizer or a DistributedDataParallel imports torch._dynamo, which takes as long as torch itself.
     "torch._dynamo": _NAMES_OF_TRAINING,
-    "numpy.random": frozenset({"numpy", "np"}),
 }
-"""Parts of torch and numpy that are imported late, by names in the code that lead to them."""
+"""Parts of torch that are imported late, by names in the code that lead to them."""
 START_PREFIXES = (
     *("PYTHON", "LD_", "GLIBC_", "MALLOC_", "LC_", "LANG", "TZ"),
     *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "BLIS_", "NPY_", "NUMPY_"),
@@ -105,7 +104,7 @@ def decide_preload(scan: Scan, extra: Sequence[str]) -> tuple[tuple[str, ...], t
         return tuple(extra), ()
     words = scan.names | {part for name in scan.imports for part in name.split(".")}
     parts = tuple(module for module, names in _SLOW_PARTS.items() if names & words)
-    return ("torch", *extra), ("torch.distributed", "numpy", *parts)
+    return ("torch", *extra), ("torch.distributed", "numpy.random", *parts)
 
 
 def path_start(entry_kind: str, entry: str, cwd: str) -> str:

@@ -222,7 +222,7 @@ class Helper:
         self._received = b""
         self._deadline = time.monotonic() + _IMPORT_TIMEOUT_S
         self._socket, theirs = socket.socketpair()
-        self._output: IO[bytes] = tempfile.TemporaryFile(dir=plan.folder)
+        self._output: IO[bytes] = tempfile.TemporaryFile(dir=plan.folder)  # noqa: SIM115 - closed in `close`
         with theirs:
             try:
                 self._process = self._start(plan, theirs.fileno())
@@ -384,7 +384,7 @@ def render_request(rank: RankStart, *, parent: int) -> bytes:
     return json.dumps(_to_wire(request)).encode() + b"\n"
 
 
-def _to_wire(value: Any) -> Any:
+def _to_wire(value: Any) -> Any:  # noqa: ANN401 - JSON
     if isinstance(value, str):
         return os.fsencode(value).decode("latin-1")
     if isinstance(value, dict):

@@ -17,6 +17,8 @@ __all__ = ["become"]
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 _NOT_EXECUTABLE = 126
+_TORCH_FIXED_SEED = 67280421310721
+"""With which torch begins in every process, except in builds that draw one."""
 
 
 def become(request: "dict[str, Any]", kept: "Kept", gate: int) -> "dict[str, str]":
@@ -43,6 +45,7 @@ def become(request: "dict[str, Any]", kept: "Kept", gate: int) -> "dict[str, str
     for name in kept.own_modules:
         sys.modules.pop(name, None)
     _renew_state()
+    _draw_anew(kept)
     _unfreeze_at_exit(kept)
     return dict(order["settings"])
 
@@ -95,10 +98,8 @@ def _show_command_line(kept: "Kept") -> None:
 
 
 def _renew_state() -> None:
-    """What modules drew or noted when the helper imported them, and what would differ in a fresh process."""
+    """What modules noted when the helper imported them, and what would differ in a fresh process."""
     loaded = sys.modules.get
-    if (numpy_random := loaded("numpy.random")) is not None:
-        numpy_random.seed()
     if (process := loaded("multiprocessing.process")) is not None:
         process.current_process().authkey = os.urandom(32)
         process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
@@ -107,6 +108,18 @@ def _renew_state() -> None:
     if (logging := loaded("logging")) is not None and (time := loaded("time")) is not None:
         nanoseconds = isinstance(getattr(logging, "_startTime", None), int)
         setattr(logging, "_startTime", time.time_ns() if nanoseconds else time.time())  # noqa: B010 - private, on purpose
+
+
+def _draw_anew(kept: "Kept") -> None:
+    """Seed the generators that a fresh process seeds by chance, unless listed modules have seeded them."""
+    if kept.random_state is not None:
+        sys.modules["random"].setstate(kept.random_state)
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None and "numpy.random" not in kept.seeded:
+        numpy_random.seed()
+    generator = getattr(sys.modules.get("torch"), "default_generator", None)
+    if generator is not None and "torch" not in kept.seeded and generator.initial_seed() != _TORCH_FIXED_SEED:
+        generator.seed()
 
 
 def _unfreeze_at_exit(kept: "Kept") -> None:

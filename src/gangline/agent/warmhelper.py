@@ -20,7 +20,7 @@ import sys
 
 _KNOWN = frozenset(sys.modules)
 
-import gc
+import gc  # noqa: E402 - built in, and not loaded in a fresh interpreter
 
 if "gc" not in _KNOWN:
     del sys.modules["gc"]
@@ -57,6 +57,10 @@ class Kept:
         """Names in `sys.modules` that only the helper needed."""
         self.command_line: tuple[int, bytes] | None = None
         """Where the arguments of this process lie in memory, and what they are."""
+        self.seeded: set[str] = set()
+        """Generators of random numbers that listed modules seeded (or drew from) when they were imported."""
+        self.random_state: Any = None
+        """Of `random`, if it is one of them: Python seeds that anew in every fork."""
         self.libc: Any = None
         self.unfreeze: Callable[[], None] = gc.unfreeze
 
@@ -74,7 +78,8 @@ def serve(
     kept.command_line = _hide_command_line()
     _reset_signals()
     try:
-        skipped = _import_all(settings["modules"].split(), start=settings["start"], bundle=settings["bundle"])
+        modules = settings["modules"].split()
+        skipped = _import_all(modules, kept, start=settings["start"], bundle=settings["bundle"])
         _inspect(kept, descriptor)
     except Unfit as unfit:
         _send(descriptor, {"failed": str(unfit)})
@@ -106,7 +111,7 @@ def _hide_command_line() -> "tuple[int, bytes] | None":
 
 def _reset_signals() -> None:
     """As a shell hands them to a program, whatever the agent does with its own."""
-    import _signal  # type: ignore[import-not-found]
+    import _signal  # type: ignore[import-not-found]  # noqa: PLC0415 - loaded by every interpreter at its start
 
     for number in _signal.valid_signals():
         if _signal.getsignal(number) == _signal.SIG_IGN and number not in {_signal.SIGPIPE, _signal.SIGXFSZ}:
@@ -114,7 +119,7 @@ def _reset_signals() -> None:
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 
-def _import_all(modules: "list[str]", *, start: str, bundle: str) -> "list[str]":
+def _import_all(modules: "list[str]", kept: Kept, *, start: str, bundle: str) -> "list[str]":
     """Import with the `sys.path` that the script will have; returns what was left out.
 
     Args:
@@ -130,16 +135,38 @@ def _import_all(modules: "list[str]", *, start: str, bundle: str) -> "list[str]"
     libraries = [name for name in modules if not name.startswith("+")]
     skipped = [name[1:] for name in libraries if not _import(name.lstrip("?"), optional=name.startswith("?"))]
     _refuse_local(start, known)
-    sys.path.append(bundle)
-    for name in modules:
-        if name.startswith("+"):
-            _import(name[1:])
-    for entry in (*front, bundle):
+    _import_listed([name[1:] for name in modules if name.startswith("+")], kept, bundle)
+    for entry in front:
         sys.path.remove(entry)
         sys.path_importer_cache.pop(entry, None)
     if enabled:
         gc.enable()
     return skipped
+
+
+def _import_listed(modules: "list[str]", kept: Kept, bundle: str) -> None:
+    before = _generators()
+    sys.path.append(bundle)
+    for name in modules:
+        _import(name)
+    sys.path.remove(bundle)
+    sys.path_importer_cache.pop(bundle, None)
+    after = _generators()
+    kept.seeded = {name for name in before if before[name] != after[name]}
+    kept.random_state = after["random"] if "random" in kept.seeded else None
+
+
+def _generators() -> "dict[str, Any]":
+    """State of each generator that is loaded, in a form that can be compared."""
+    found = {}
+    if (random := sys.modules.get("random")) is not None:
+        found["random"] = random.getstate()
+    if (numpy_random := sys.modules.get("numpy.random")) is not None:
+        _, keys, position, *_rest = numpy_random.get_state()
+        found["numpy.random"] = (keys.tobytes(), position)
+    if hasattr(torch := sys.modules.get("torch"), "get_rng_state"):
+        found["torch"] = torch.get_rng_state().tolist()  # type: ignore[union-attr]
+    return found
 
 
 def _import(name: str, *, optional: bool = False) -> bool:
@@ -166,8 +193,8 @@ def _refuse_local(start: str, known: "set[str]") -> None:
 def _inspect(kept: Kept, descriptor: int) -> None:
     """Note what the imports did to this process, and refuse what a fork would share or lose."""
     before = set(sys.modules)
-    import ctypes
-    import json
+    import ctypes  # noqa: PLC0415 - not before the preloaded modules; taken out again in ranks
+    import json  # noqa: F401, PLC0415 - the same
 
     kept.own_modules = set(sys.modules) - before
     kept.libc = ctypes.CDLL(None)
@@ -198,7 +225,7 @@ def _refuse_files(descriptor: int) -> None:
             target = os.readlink(f"/proc/self/fd/{name}")
         except OSError:  # the descriptor that read this list
             continue
-        if int(name) > 2 and int(name) != descriptor:
+        if int(name) > 2 and int(name) != descriptor:  # noqa: PLR2004 - 0, 1, 2
             raise Unfit(f"an import left {target} open")
 
 
@@ -251,7 +278,7 @@ def _try_fork() -> "int | None":
 
 
 def _send(descriptor: int, message: "dict[str, Any]") -> None:
-    import json
+    import json  # noqa: PLC0415 - see the module's docstring
 
     data = json.dumps(message).encode() + b"\n"
     while data:
@@ -259,7 +286,7 @@ def _send(descriptor: int, message: "dict[str, Any]") -> None:
 
 
 def _requests(descriptor: int) -> "Iterator[dict[str, Any]]":
-    import json
+    import json  # noqa: PLC0415 - see the module's docstring
 
     waiting = b""
     while piece := os.read(descriptor, _READ_BYTES):
