@@ -1,0 +1,167 @@
+"""What a spec must be before it may wait."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from gangline.domain.check import AVAILABLE_STRATEGIES, check_entry, check_spec, complete_spec
+from gangline.domain.errors import SpecInvalid
+from gangline.domain.spec import EntryKind, ResumeMode, SnapshotRef, Strategy
+from gangline.testing import make_capacity, make_spec
+
+TREE = {"train.py", "lib/model.py", "lib/__init__.py", "lib/run/__main__.py", "note.ipynb", "data.csv", "run.sh"}
+
+
+def in_folder(workdir, **spec):
+    return make_spec(**spec, snapshot=SnapshotRef(digest="0" * 64, workdir=workdir))
+
+
+def test_a_plain_spec_is_accepted():
+    check_spec(make_spec())
+    check_spec(
+        make_spec(nodes=4, procs_per_node=8, gpus_per_node=8, time_limit_s=60.0, path="/x", env={"A": "=$'\"\n ü"})
+    )
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"entry": " "}, "nothing to run"),
+        ({"name": ""}, "name is empty"),
+        ({"name": "a\nb"}, "control characters"),
+        ({"project": "a/b"}, "no name of a project"),
+        ({"project": "../x"}, "no name of a project"),
+        ({"nodes": 0}, "--nodes is 0"),
+        ({"procs_per_node": 0}, "--procs-per-node is 0"),
+        ({"gpus_per_node": -1}, "--gpus-per-node is -1"),
+        ({"cpus_per_rank": 0}, "--cpus-per-rank is 0"),
+        ({"memory_bytes": 0}, "--memory is 0"),
+        ({"keep_last": -1}, "--keep-last is -1"),
+        ({"max_restarts": -1}, "--max-restarts is -1"),
+        ({"max_infrastructure_restarts": -1}, "--max-infra-restarts is -1"),
+        ({"max_preemptions": -1}, "--max-preemptions is -1"),
+        ({"time_limit_s": 0.0}, "--time-limit is 0"),
+        ({"start_timeout_s": 0.0}, "--start-timeout is 0"),
+        ({"grace_s": -1.0}, "--stop-grace is -1"),
+        ({"grace_s": math.nan}, "--stop-grace is nan"),
+        ({"failure_grace_s": math.inf}, "--failure-grace is inf"),
+        ({"backoff_s": -1.0}, "--restart-backoff is -1"),
+        ({"max_backoff_s": -1.0}, "--restart-max-backoff is -1"),
+        ({"env": {"": "x"}}, "no name of a variable"),
+        ({"env": {"A=B": "x"}}, "no name of a variable"),
+        ({"env": {"A": "a\0b"}}, "NUL"),
+        ({"env": {"A": "x" * 200_000}}, "bytes"),
+        ({"env": {"RANK": "3"}}, "its own value"),
+        ({"env": {"GANGLINE_RUN_ID": "3"}}, "its own value"),
+        ({"inherited_env": {"A": "\0"}}, "NUL"),
+        ({"args": ("a\0",)}, "NUL"),
+        ({"args": ("x" * 200_000,)}, "bytes"),
+        ({"outputs": ("",)}, "empty"),
+        ({"labels": {"": "x"}}, "empty"),
+        ({"data_version": "\0"}, "NUL"),
+        ({"secrets": ("S",)}, "secrets"),
+        ({"preload": ("torch; rm",)}, "no name of a module"),
+        ({"path": "checkpoints"}, "not absolute"),
+        ({"resume": ResumeMode.REQUIRED}, "--checkpoint-path"),
+        ({"snapshot": SnapshotRef(digest="0" * 64, workdir="../up")}, "outside the packed tree"),
+        ({"snapshot": SnapshotRef(digest="0" * 64, workdir="/abs")}, "outside the packed tree"),
+    ],
+)
+def test_what_is_wrong_is_named(wrong, words):
+    with pytest.raises(SpecInvalid, match=words):
+        check_spec(make_spec(**wrong))
+
+
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_strategies_that_are_not_there_yet_are_refused_with_those_that_are(strategy):
+    spec = make_spec(strategy=strategy)
+    if strategy in AVAILABLE_STRATEGIES:
+        check_spec(spec)
+        return
+    with pytest.raises(SpecInvalid, match="ddp, fsdp, none"):
+        check_spec(spec)
+
+
+def test_variables_of_the_shell_may_have_any_name_that_a_shell_can_pass():
+    check_spec(make_spec(inherited_env={"BASH_FUNC_x%%": "() { :; }", "RANK": "7"}))
+
+
+@pytest.mark.parametrize(
+    ("asked", "devices", "expected"),
+    [
+        ({}, 0, (1, 0)),
+        ({}, 4, (1, 1)),
+        ({"gpus_per_node": 4}, 8, (4, 4)),
+        ({"procs_per_node": 2}, 0, (2, 0)),
+        ({"procs_per_node": 2}, 8, (2, 2)),
+        ({"procs_per_node": 2, "gpus_per_node": 0}, 8, (2, 0)),
+        ({"procs_per_node": 2, "gpus_per_node": 4}, 8, (2, 4)),
+    ],
+)
+def test_ranks_and_gpus_follow_from_one_another(asked, devices, expected):
+    capacity = make_capacity(devices=tuple(map(str, range(devices))))
+    resources = complete_spec(make_spec(**asked), capacity).resources
+    assert (resources.procs_per_node, resources.gpus_per_node) == expected
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ({"entry": "a/train.py"}, "train"),
+        ({"entry": "note.ipynb"}, "note"),
+        ({"entry": "pkg.train", "entry_kind": EntryKind.MODULE}, "pkg.train"),
+        ({"entry": "/usr/bin/env", "entry_kind": EntryKind.COMMAND}, "env"),
+        ({"entry": "./run.sh", "entry_kind": EntryKind.COMMAND}, "run"),
+        ({"entry": "train.py", "name": "mine"}, "mine"),
+    ],
+)
+def test_a_run_is_named_after_what_it_runs(spec, name):
+    assert complete_spec(make_spec(**spec), make_capacity()).name == name
+
+
+@pytest.mark.parametrize(
+    ("workdir", "entry", "kind"),
+    [
+        (".", "train.py", EntryKind.SCRIPT),
+        (".", "./lib/../train.py", EntryKind.SCRIPT),
+        ("lib", "model.py", EntryKind.SCRIPT),
+        ("lib", "../train.py", EntryKind.SCRIPT),
+        (".", "note.ipynb", EntryKind.NOTEBOOK),
+        (".", "lib.model", EntryKind.MODULE),
+        (".", "lib.run", EntryKind.MODULE),
+        (".", "bash", EntryKind.COMMAND),
+        (".", "/bin/bash", EntryKind.COMMAND),
+        (".", "./run.sh", EntryKind.COMMAND),
+    ],
+)
+def test_entries_that_are_in_the_tree(workdir, entry, kind):
+    assert check_entry(in_folder(workdir, entry=entry, entry_kind=kind), TREE) is None
+
+
+@pytest.mark.parametrize(
+    ("workdir", "entry", "kind", "words"),
+    [
+        (".", "trian.py", EntryKind.SCRIPT, "Did you mean `train.py`"),
+        ("lib", "train.py", EntryKind.SCRIPT, r"Did you mean `\.\./train\.py`"),
+        (".", "lib", EntryKind.SCRIPT, "is a folder"),
+        (".", "/abs/train.py", EntryKind.SCRIPT, "absolute path"),
+        (".", "../train.py", EntryKind.SCRIPT, "has no"),
+        (".", "./rnu.sh", EntryKind.COMMAND, "run.sh"),
+        (".", "lib/model.py", EntryKind.MODULE, "no name of a module"),
+    ],
+)
+def test_entries_that_are_not(workdir, entry, kind, words):
+    with pytest.raises(SpecInvalid, match=words):
+        check_entry(in_folder(workdir, entry=entry, entry_kind=kind), TREE)
+
+
+def test_modules_that_may_be_installed_are_warned_about_only():
+    module = replace(make_spec(), entry_kind=EntryKind.MODULE)
+    assert "has to be installed" in (check_entry(replace(module, entry="torch.run"), TREE) or "")
+    assert "but not the module" in (check_entry(replace(module, entry="lib.nothing"), TREE) or "")
+
+
+def test_an_empty_tree_has_nothing_to_suggest():
+    with pytest.raises(SpecInvalid, match="no script at all"):
+        check_entry(make_spec(), set())
