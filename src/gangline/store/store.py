@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from gangline.domain.errors import NotFound
 from gangline.domain.phase import ACTIVE, TERMINAL, Phase, PhaseChange, Reason, advance
-from gangline.store import history, metrics
+from gangline.store import appending, history, metrics
 from gangline.store.chart import Cell
 from gangline.store.database import Database
 from gangline.store.migrate import prepare
@@ -254,7 +254,7 @@ class Store:
             history.put_attempts(conn, run_id, batch.attempts)
             history.put_checkpoints(conn, run_id, batch.checkpoints)
             history.forget_checkpoints(conn, run_id, batch.removed_checkpoints)
-            metrics.append_points(conn, run_id, batch.points)
+            appending.append_points(conn, run_id, batch.points)
             history.add_events(conn, run_id, batch.events)
             _update_progress(conn, run_id, batch)
         return True

@@ -136,3 +136,9 @@ def test_a_metric_that_nobody_logged_is_none(store, logged):
     logged(points([0], [1.0]))
     assert store.chart("r-1", "nothing", rank=0, buckets=10) is None
     assert store.chart("r-1", "loss", rank=1, buckets=10) is None
+
+
+def test_names_that_are_stored_as_one_are_one_series(store, logged):
+    logged(points([0], [1.0], name="x" * 300), points([1], [2.0], name="x" * 301), points([2], [3.0], name="a\0"))
+    logged(points([3], [4.0], name="x" * 400))
+    assert store.newest_metrics("r-1") == {"x" * 200: 4.0, "a\N{REPLACEMENT CHARACTER}": 3.0}
