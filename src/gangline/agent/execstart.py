@@ -135,6 +135,7 @@ def _open_streams(log_path: str) -> None:
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # what the agent itself was started with is not for ranks
 
 
 def _say(text: str) -> None:
