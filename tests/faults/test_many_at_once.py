@@ -9,7 +9,7 @@ from gangline.control.commands import Commands
 from gangline.domain.phase import Phase, Reason
 from gangline.domain.spec import EntryKind
 from gangline.rundir.home import Home
-from gangline.store.rows import IngestBatch, NewEvent, NewRun, Points
+from gangline.store.rows import IngestBatch, Move, NewEvent, NewRun, Points
 from gangline.store.store import Store
 from gangline.testing import FakeBackend, FakeClock, make_capacity, make_spec
 
@@ -60,8 +60,8 @@ def test_of_many_who_move_one_run_exactly_one_succeeds(home):
         def race(index, run=run):
             start.wait()
             if index % 2:
-                return store.move(run, Phase.STARTING, at=1.0)
-            return store.move(run, Phase.STOPPED, at=1.0, reason=Reason.STOPPED_BY_USER)
+                return store.move(run, Move(phase=Phase.STARTING), at=1.0)
+            return store.move(run, Move(phase=Phase.STOPPED, reason=Reason.STOPPED_BY_USER), at=1.0)
 
         with ThreadPoolExecutor(16) as pool:
             moved = [result for result in pool.map(race, range(16)) if result is not None]

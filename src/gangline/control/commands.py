@@ -34,7 +34,7 @@ from gangline.ports import Backend, Clock
 from gangline.queue.fit import free_devices
 from gangline.rundir.home import Home
 from gangline.store.chart import decide_buckets
-from gangline.store.rows import RunRow
+from gangline.store.rows import Move, RunRow
 from gangline.store.store import Store
 from gangline.wire.views import (
     CheckpointView,
@@ -210,9 +210,8 @@ class Commands:
             raise Conflict(f"Run `{run_id}` is {run.phase}", why="Only what failed or was stopped is resumed", fix=fix)
         if run.handle is not None:
             raise Conflict(f"Agents of run `{run_id}` are still ending", fix="Try again in a few seconds.")
-        moved = self._store.move(
-            run, Phase.QUEUED, at=self._clock.now(), message=f"Resumed by {by}.", reopen=True, changes=_reopened(run)
-        )
+        move = Move(phase=Phase.QUEUED, message=f"Resumed by {by}.", reopen=True, changes=_reopened(run))
+        moved = self._store.move(run, move, at=self._clock.now())
         if moved is None:
             raise Conflict(f"Run `{run_id}` was changed by somebody else just now", fix="Look at it, and try again.")
         self._poke()
@@ -225,16 +224,15 @@ class Commands:
         if run.phase is Phase.STOPPING:
             return self._hurry(run, asked) if grace_s is not None else run
         if run.phase is Phase.PREEMPTED or (run.placement is None and run.handle is None):
-            ended = {**asked, "ended": now, "exit_code": STOPPED_EXIT_CODE}
-            return self._store.move(
-                run,
-                Phase.STOPPED,
-                at=now,
+            stopped = Move(
+                phase=Phase.STOPPED,
                 reason=Reason.STOPPED_BY_USER,
                 message=f"Stopped by {by} while it held no machines.",
-                changes=ended,
+                changes={**asked, "ended": now, "exit_code": STOPPED_EXIT_CODE},
             )
-        moved = self._store.move(run, Phase.STOPPING, at=now, message=f"Stopping: asked by {by}.", changes=asked)
+            return self._store.move(run, stopped, at=now)
+        stopping = Move(phase=Phase.STOPPING, message=f"Stopping: asked by {by}.", changes=asked)
+        moved = self._store.move(run, stopping, at=now)
         if moved is not None:
             self._tell(moved)
         return moved

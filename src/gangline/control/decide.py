@@ -16,7 +16,7 @@ from gangline.domain.gang import Liveness, Observation
 from gangline.domain.phase import TERMINAL, TRANSITIONS, Budget, Phase, Reason
 from gangline.domain.restart import RestartDecision, decide_restart
 from gangline.domain.spec import RestartPolicy
-from gangline.store.rows import AttemptRow, RunRow
+from gangline.store.rows import AttemptRow, Move, RunRow
 
 __all__ = [
     "END_PATIENCE_S",
@@ -27,7 +27,6 @@ __all__ = [
     "Cancel",
     "Change",
     "Facts",
-    "Move",
     "Step",
     "Submit",
     "decide",
@@ -79,17 +78,6 @@ class Facts:
     @property
     def newest(self) -> AttemptRow | None:
         return self.attempts[-1] if self.attempts else None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
-    """Change the phase."""
-
-    phase: Phase
-    reason: Reason | None = None
-    message: str = ""
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    attempts: Sequence[AttemptRow] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

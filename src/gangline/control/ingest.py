@@ -167,7 +167,7 @@ def _read_attempts(
         if row is None:
             row = _new_attempt(number, run, {**known, **found})
         found[number] = _read_journals(reading, folder, row, events)
-    return found, sorted(events, key=lambda event: event.time)
+    return found, events
 
 
 def _new_attempt(number: int, run: RunRow, known: Mapping[int, AttemptRow]) -> AttemptRow:
@@ -216,7 +216,7 @@ def _batch(
     running = [row.running for row in attempts if row.running is not None]
     return IngestBatch(
         cursors=reading.cursors,
-        events=[*events, *fold.events],
+        events=sorted([*events, *fold.events], key=lambda event: event.time),
         attempts=attempts,
         checkpoints=list(fold.checkpoints.values()),
         removed_checkpoints=fold.removed,

@@ -12,7 +12,7 @@ from gangline.domain.gang import NodePlacement
 from gangline.domain.phase import Phase
 from gangline.ports import Backend, Clock
 from gangline.queue.fit import Decision, LiveGang, Start, WaitingRun, decide_starts
-from gangline.store.rows import RunRow
+from gangline.store.rows import Move, RunRow
 from gangline.store.store import Store
 
 __all__ = ["Queue", "live_gangs"]
@@ -75,13 +75,8 @@ class Queue:
         moved: list[RunRow] = []
         for start in starts:
             changes = {"placement": [list(node.devices) for node in start.placements], "not_before": None}
-            run = self._store.move(
-                by_id[start.run_id],
-                Phase.STARTING,
-                at=self._clock.now(),
-                message="Agents are starting.",
-                changes=changes,
-            )
+            move = Move(phase=Phase.STARTING, message="Agents are starting.", changes=changes)
+            run = self._store.move(by_id[start.run_id], move, at=self._clock.now())
             if run is not None:
                 moved.append(run)
         return moved

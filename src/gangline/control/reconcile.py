@@ -16,7 +16,6 @@ from gangline.control.decide import (
     Cancel,
     Change,
     Facts,
-    Move,
     Step,
     decide,
     decide_used,
@@ -32,7 +31,7 @@ from gangline.domain.phase import TERMINAL, Phase, Reason
 from gangline.ports import Backend, Clock
 from gangline.rundir.home import Home
 from gangline.rundir.layout import RunDir
-from gangline.store.rows import NewEvent, RunRow
+from gangline.store.rows import Move, NewEvent, RunRow
 from gangline.store.store import Store
 
 __all__ = ["Reconciler"]
@@ -158,7 +157,7 @@ class Reconciler:
     def _apply(self, run: RunRow, steps: Sequence[Step], watch: _Watch) -> None:
         for step in steps:
             if isinstance(step, Move):
-                moved = self._move(run, step)
+                moved = self._store.move(run, step, at=self._clock.now())
                 if moved is None:
                     return
                 run = moved
@@ -171,17 +170,6 @@ class Reconciler:
                 self._cancel(run, step.why, watch)
             else:
                 self._submit(run)
-
-    def _move(self, run: RunRow, step: Move) -> RunRow | None:
-        return self._store.move(
-            run,
-            step.phase,
-            at=self._clock.now(),
-            reason=step.reason,
-            message=step.message,
-            changes=step.changes,
-            attempts=step.attempts,
-        )
 
     def _ask_stop(self, run: RunRow, watch: _Watch, grace_s: float) -> None:
         if watch.asked != run.stop_asked:
@@ -234,7 +222,7 @@ class Reconciler:
         if run.phase in TERMINAL:
             self._store.change(run, {"placement": None})
         elif run.phase is Phase.STARTING:
-            self._move(run, move)
+            self._store.move(run, move, at=self._clock.now())
 
     def _guarded(self, run: RunRow, work: Callable[[], None]) -> None:
         try:

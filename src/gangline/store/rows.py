@@ -16,6 +16,7 @@ __all__ = [
     "CheckpointRow",
     "EventRow",
     "IngestBatch",
+    "Move",
     "NewEvent",
     "NewRun",
     "Points",
@@ -143,6 +144,20 @@ class AttemptRow:
     first_failure: Mapping[str, Any] | None = None
     ranks: Sequence[Mapping[str, Any]] = ()
     nodes: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A run to another phase, with what changes in the same transaction."""
+
+    phase: Phase
+    reason: Reason | None = None
+    message: str = ""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Further columns of the run."""
+    attempts: Sequence[AttemptRow] = ()
+    reopen: bool = False
+    """A person asked to resume a run that has ended; see `domain.phase.advance`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from gangline.store.rows import (
     CheckpointRow,
     EventRow,
     IngestBatch,
+    Move,
     NewEvent,
     NewRun,
     RunRow,
@@ -165,38 +166,26 @@ class Store:
 
     # changes
 
-    def move(
-        self,
-        run: RunRow,
-        phase: Phase,
-        *,
-        at: float,
-        reason: Reason | None = None,
-        message: str = "",
-        reopen: bool = False,
-        changes: Mapping[str, Any] | None = None,
-        attempts: Sequence[AttemptRow] = (),
-    ) -> RunRow | None:
+    def move(self, run: RunRow, move: Move, *, at: float) -> RunRow | None:
         """Move a run to another phase; the only way to change one.
 
         Args:
             run: as it was read; its version guards the write.
             at: seconds since the epoch.
-            changes: further columns that change with the phase.
-            attempts: rows that change with it.
         Returns:
             The run as it is now, or None if somebody else has moved it since it was read: nothing was written, drop
             the result.
         Raises:
             IllegalMove: `domain.phase` has no such edge.
         """
-        state, change = advance(run.state, phase, reason=reason, message=clean_text(message), reopen=reopen)
-        values = {"phase": state.phase.value, "message": state.message, "version": state.version, **(changes or {})}
+        message = clean_text(move.message)
+        state, change = advance(run.state, move.phase, reason=move.reason, message=message, reopen=move.reopen)
+        values = {"phase": state.phase.value, "message": state.message, "version": state.version, **move.changes}
         values["reason"] = None if state.reason is None else state.reason.value
         with self._database.writing() as conn:
             if not _guarded_update(conn, run, values):
                 return None
-            history.put_attempts(conn, run.id, attempts)
+            history.put_attempts(conn, run.id, move.attempts)
             history.add_events(conn, run.id, [_phase_event(change, at)])
             return _one(conn, run.id)
 

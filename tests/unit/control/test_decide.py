@@ -5,11 +5,11 @@ from itertools import product
 
 import pytest
 
-from gangline.control.decide import Cancel, Change, Facts, Move, Submit, decide, decide_used
+from gangline.control.decide import Cancel, Change, Facts, Submit, decide, decide_used
 from gangline.domain.gang import Liveness, Observation
 from gangline.domain.phase import TERMINAL, TRANSITIONS, Budget, Phase, Reason
 from gangline.domain.spec import RestartPolicy
-from gangline.store.rows import AttemptRow, RunRow
+from gangline.store.rows import AttemptRow, Move, RunRow
 
 HANDLE = {"backend": "fake", "version": 1, "data": {}}
 ALIVE = Observation(liveness=Liveness.ALIVE)

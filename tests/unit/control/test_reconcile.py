@@ -1,6 +1,7 @@
 """Whole lives of runs against a fake backend and a leader that only writes files."""
 
 import json
+import time
 
 import pytest
 
@@ -383,3 +384,15 @@ def _raiser(error):
         raise error
 
     return fail
+
+
+def test_the_history_tells_what_happened_in_its_order(plant):
+    run = plant.submit(max_restarts=1)
+    plant.tick()
+    leader = plant.leader(run)
+    leader.begin()
+    leader.end("failed", next_step="restart", ended=time.time())
+    leader.begin()
+    plant.tick()
+    told = [(event.kind, event.data.get("attempt")) for event in plant.store.events(run)]
+    assert told.index(("attempt_ended", 0)) < told.index(("attempt_started", 1))

@@ -8,7 +8,7 @@ from sqlalchemy.exc import IntegrityError
 from gangline.domain.errors import NotFound
 from gangline.domain.phase import IllegalMove, Phase, Reason
 from gangline.store.history import MOST_WARNINGS
-from gangline.store.rows import AttemptRow, CheckpointRow, IngestBatch, NewEvent, clean_text
+from gangline.store.rows import AttemptRow, CheckpointRow, IngestBatch, Move, NewEvent, clean_text
 
 
 def warning(text="w"):
@@ -45,7 +45,7 @@ def test_what_is_not_there_is_not_found(store):
 
 def test_a_move_writes_state_event_and_columns_together(store, new_run):
     run = store.add_run(new_run())
-    moved = store.move(run, Phase.STARTING, at=5.0, message="Go.", changes={"placement": [["0"]]})
+    moved = store.move(run, Move(phase=Phase.STARTING, message="Go.", changes={"placement": [["0"]]}), at=5.0)
     assert (moved.phase, moved.version, moved.message, moved.placement) == (Phase.STARTING, 1, "Go.", [["0"]])
     (_, event) = store.events(run.id)
     assert (event.kind, event.time, event.data) == ("phase", 5.0, {"old": "queued", "new": "starting", "reason": None})
@@ -53,8 +53,8 @@ def test_a_move_writes_state_event_and_columns_together(store, new_run):
 
 def test_a_move_from_what_is_no_longer_true_is_dropped(store, new_run):
     run = store.add_run(new_run())
-    assert store.move(run, Phase.STOPPED, at=1.0, reason=Reason.STOPPED_BY_USER) is not None
-    assert store.move(run, Phase.STARTING, at=1.0) is None
+    assert store.move(run, Move(phase=Phase.STOPPED, reason=Reason.STOPPED_BY_USER), at=1.0) is not None
+    assert store.move(run, Move(phase=Phase.STARTING), at=1.0) is None
     assert not store.change(run, {"launch": 7})
     assert store.run(run.id).phase is Phase.STOPPED
     assert len(store.events(run.id)) == 2
@@ -63,7 +63,7 @@ def test_a_move_from_what_is_no_longer_true_is_dropped(store, new_run):
 def test_an_illegal_move_raises_and_writes_nothing(store, new_run):
     run = store.add_run(new_run())
     with pytest.raises(IllegalMove):
-        store.move(run, Phase.SUCCEEDED, at=1.0)
+        store.move(run, Move(phase=Phase.SUCCEEDED), at=1.0)
     assert store.run(run.id) == run
 
 
@@ -75,7 +75,7 @@ def test_only_a_move_changes_the_phase(store, new_run):
 
 def test_a_handle_is_noted_although_the_run_was_moved_meanwhile(store, new_run):
     run = store.add_run(new_run())
-    store.move(run, Phase.STARTING, at=1.0)
+    store.move(run, Move(phase=Phase.STARTING), at=1.0)
     assert store.record_handle(run.id, 0, {"a": 1})
     assert not store.record_handle(run.id, 1, {"a": 2})
     assert store.run(run.id).handle == {"a": 1}
@@ -84,11 +84,13 @@ def test_a_handle_is_noted_although_the_run_was_moved_meanwhile(store, new_run):
 def test_held_and_waiting_runs(store, new_run):
     queued = store.add_run(new_run("queued", created=2.0))
     urgent = store.add_run(new_run("urgent", created=3.0, priority=5))
-    starting = store.move(store.add_run(new_run("starting")), Phase.STARTING, at=1.0, changes={"placement": [[]]})
-    between = store.move(starting, Phase.RESTARTING, at=1.0, changes={"placement": None})
-    ending = store.move(store.add_run(new_run("ending")), Phase.STARTING, at=1.0)
+    starting = store.move(
+        store.add_run(new_run("starting")), Move(phase=Phase.STARTING, changes={"placement": [[]]}), at=1.0
+    )
+    between = store.move(starting, Move(phase=Phase.RESTARTING, changes={"placement": None}), at=1.0)
+    ending = store.move(store.add_run(new_run("ending")), Move(phase=Phase.STARTING), at=1.0)
     store.record_handle("ending", 0, {"a": 1})
-    ended = store.move(ending, Phase.SUCCEEDED, at=1.0)
+    ended = store.move(ending, Move(phase=Phase.SUCCEEDED), at=1.0)
     assert [run.id for run in store.held_runs()] == ["ending", "starting"]
     assert [run.id for run in store.waiting_runs()] == ["urgent", "starting", "queued"]
     assert store.counts() == (1, 2)
@@ -101,7 +103,7 @@ def test_the_mark_of_the_queue_sees_every_change_that_matters(store, new_run):
     marks = [store.queue_mark()]
     run = store.add_run(new_run())
     marks.append(store.queue_mark())
-    run = store.move(run, Phase.STARTING, at=1.0, changes={"placement": [[]]})
+    run = store.move(run, Move(phase=Phase.STARTING, changes={"placement": [[]]}), at=1.0)
     marks.append(store.queue_mark())
     store.change(run, {"placement": None})
     marks.append(store.queue_mark())
