@@ -141,7 +141,11 @@ def _gangline(launch: LaunchSpec, terms: AttemptTerms, rank: int, *, run_dir: st
 def _devices(launch: LaunchSpec, node: int) -> dict[str, str]:
     """Every rank of a node sees all of the node's devices, and picks by LOCAL_RANK, as under torchrun."""
     variable = _VISIBILITY.get(launch.device_kind)
-    return {} if variable is None else {variable: ",".join(launch.devices_of(node))}
+    if variable is None:
+        return {}
+    # The ids are those of nvidia-smi, which counts by bus address; CUDA would count the fastest first.
+    order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if variable == "CUDA_VISIBLE_DEVICES" else {}
+    return {variable: ",".join(launch.devices_of(node)), **order}
 
 
 def _strategy(launch: LaunchSpec, terms: AttemptTerms, rank: int) -> dict[str, str]:

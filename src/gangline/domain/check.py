@@ -19,8 +19,8 @@ from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, Strategy
 
 __all__ = ["AVAILABLE_STRATEGIES", "check_entry", "check_spec", "complete_spec"]
 
-AVAILABLE_STRATEGIES = frozenset({Strategy.DDP, Strategy.FSDP, Strategy.NONE})
-"""Strategies that need no more than the common contract of every rank; the others come with their own launch."""
+AVAILABLE_STRATEGIES = frozenset(Strategy) - {Strategy.HOROVOD, Strategy.MPI, Strategy.RAY}
+"""Strategies whose ranks need the common contract and at most a few variables more; the others need a launcher."""
 
 _MAX_STRING_BYTES = 128 * 1024 - 1
 """Longest single argument or `K=V` that Linux passes to a program."""

@@ -91,7 +91,9 @@ def test_buffering_can_be_kept(make_launch: Callable[..., LaunchSpec]) -> None:
 def test_ranks_see_the_devices_of_their_node(
     make_launch: Callable[..., LaunchSpec], kind: str, devices: tuple[tuple[str, ...], ...], variable: str, value: str
 ) -> None:
-    assert environment(make_launch(device_kind=kind, devices=devices))[variable] == value
+    env = environment(make_launch(device_kind=kind, devices=devices))
+    assert env[variable] == value
+    assert env.get("CUDA_DEVICE_ORDER") == ("PCI_BUS_ID" if kind == "nvidia" else None)
 
 
 def test_a_pool_without_devices_leaves_visibility_alone(make_launch: Callable[..., LaunchSpec]) -> None:

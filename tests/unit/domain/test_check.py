@@ -79,7 +79,7 @@ def test_strategies_that_are_not_there_yet_are_refused_with_those_that_are(strat
     if strategy in AVAILABLE_STRATEGIES:
         check_spec(spec)
         return
-    with pytest.raises(SpecInvalid, match="ddp, fsdp, none"):
+    with pytest.raises(SpecInvalid, match="accelerate, ddp, deepspeed, fsdp, jax, lightning, none, tensorflow"):
         check_spec(spec)
 
 
