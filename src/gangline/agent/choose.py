@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from gangline.agent.inject import bundle_root, render_injection, write_injected
+from gangline.agent.inject import render_injection, write_injected
 from gangline.agent.preload import Scan, decide_preload, path_start, scan_entry
 from gangline.agent.starter import RankExit, RankStart, Starter
 from gangline.agent.warm import HelperPlan, WarmStarter, decide_helper_environment, render_interpreter_argv
@@ -65,7 +65,7 @@ class InjectingStarter:
         return self._starter.own_pids()
 
     def start(self, rank: RankStart) -> int:
-        env = render_injection(rank, folder=self._folder, bundle=bundle_root())
+        env = render_injection(rank, folder=self._folder)
         return self._starter.start(replace(rank, env=env))
 
     def exits(self) -> list[RankExit]:

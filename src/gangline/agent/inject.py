@@ -55,18 +55,17 @@ def write_injected(folder: Path) -> None:
         write_bytes(folder / name, content)
 
 
-def render_injection(rank: RankStart, *, folder: Path, bundle: str) -> dict[str, str]:
+def render_injection(rank: RankStart, *, folder: Path) -> dict[str, str]:
     """The environment of a rank under exec start. Pure.
 
     Args:
         folder: where `write_injected` wrote.
-        bundle: see `bundle_root`; appended to the end of the rank's `sys.path`.
     """
-    return _inject(rank.env, {"mode": "exec", "bundle": bundle, **render_settings(rank)}, folder)
+    return _inject(rank.env, {"mode": "exec", "bundle": bundle_root(), **render_settings(rank)}, folder)
 
 
 def render_helper_environment(
-    env: Mapping[str, str], *, folder: Path, bundle: str, socket: int, start: str, modules: Sequence[str]
+    env: Mapping[str, str], *, folder: Path, socket: int, start: str, modules: Sequence[str], timeout_s: int
 ) -> dict[str, str]:
     """The environment of the warm helper. Pure.
 
@@ -74,8 +73,16 @@ def render_helper_environment(
         socket: descriptor of its end of the connection.
         start: what the interpreter will put in front of `sys.path`.
         modules: what it imports; see `warmhelper.py`.
+        timeout_s: how long it may take over that.
     """
-    settings = {"mode": "probe", "bundle": bundle, "socket": str(socket), "start": start, "modules": " ".join(modules)}
+    settings = {
+        "mode": "probe",
+        "bundle": bundle_root(),
+        "socket": str(socket),
+        "start": start,
+        "modules": " ".join(modules),
+        "timeout_s": str(timeout_s),
+    }
     return _inject({**env, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}, settings, folder)
 
 

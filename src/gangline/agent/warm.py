@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gangline.agent.execstart import exit_of
-from gangline.agent.inject import PROBE, bundle_root, render_helper_environment, render_settings
+from gangline.agent.inject import PROBE, render_helper_environment, render_settings
 from gangline.agent.preload import is_read_at_start
 from gangline.agent.processes import adopt_orphans
 from gangline.agent.starter import RankExit, RankStart, Starter
@@ -36,7 +36,7 @@ __all__ = [
     "render_request",
 ]
 
-_IMPORT_TIMEOUT_S = 300.0
+_IMPORT_TIMEOUT_S = 180
 _ANSWER_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 2.0
 _MOST_HELPERS = 3
@@ -220,7 +220,6 @@ class Helper:
         """
         self._ready = False
         self._received = b""
-        self._deadline = time.monotonic() + _IMPORT_TIMEOUT_S
         self._socket, theirs = socket.socketpair()
         self._output: IO[bytes] = tempfile.TemporaryFile(dir=plan.folder)  # noqa: SIM115 - closed in `close`
         with theirs:
@@ -235,10 +234,10 @@ class Helper:
         env = render_helper_environment(
             plan.env,
             folder=plan.folder,
-            bundle=bundle_root(),
             socket=descriptor,
             start=plan.path_start,
             modules=plan.modules,
+            timeout_s=_IMPORT_TIMEOUT_S,
         )
         with Path(os.devnull).open("rb") as nothing:
             return subprocess.Popen(
@@ -265,8 +264,6 @@ class Helper:
         Raises:
             HelperLost: it never will be.
         """
-        if not self._ready and time.monotonic() > self._deadline:
-            raise HelperLost(f"imports took longer than {_IMPORT_TIMEOUT_S:.0f} s")
         message = self._receive(timeout_s=0.0)
         if message is not None:
             self._note_ready(message)
@@ -279,9 +276,9 @@ class Helper:
             HelperLost: it never will be.
         """
         while not self._ready:
-            message = self._receive(timeout_s=max(0.0, self._deadline - time.monotonic()))
+            message = self._receive(timeout_s=_IMPORT_TIMEOUT_S + _ANSWER_TIMEOUT_S)
             if message is None:
-                raise HelperLost(f"imports took longer than {_IMPORT_TIMEOUT_S:.0f} s")
+                raise HelperLost("its helper neither became ready nor ended")
             self._note_ready(message)
 
     def fork(self, request: bytes) -> int:
@@ -297,6 +294,11 @@ class Helper:
         except OSError as error:
             raise HelperLost(self._death()) from error
         answer = self._receive(timeout_s=_ANSWER_TIMEOUT_S)
+        if answer is None:
+            self._process.kill()  # first, so that it cannot let a rank run whose pid nobody reads any more
+            self._process.wait()
+            with suppress(HelperLost):
+                answer = self._receive(timeout_s=0.0)
         if answer is None:
             raise HelperLost(f"its helper did not answer within {_ANSWER_TIMEOUT_S:.0f} s")
         if "error" in answer:
@@ -345,6 +347,8 @@ class Helper:
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(_CLOSE_TIMEOUT_S)
         code = self._process.returncode
+        if code == -signal.SIGALRM:
+            return f"imports took longer than {_IMPORT_TIMEOUT_S} s"
         how = (
             "is not there any more"
             if code is None

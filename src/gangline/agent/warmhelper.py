@@ -71,16 +71,18 @@ def serve(
     """Import, then fork on request. Returns in each rank, with its settings; the helper itself ends by `os._exit`.
 
     Args:
-        settings: `socket` (a descriptor), `start`, `modules` and `bundle`, see `_import_all`.
+        settings: `socket` (a descriptor), `timeout_s`, and what `_import_all` takes.
         become: `warmchild.become`.
     """
     descriptor, kept = int(settings["socket"]), Kept()
     kept.command_line = _hide_command_line()
     _reset_signals()
     try:
+        _limit_time(int(settings["timeout_s"]))
         modules = settings["modules"].split()
         skipped = _import_all(modules, kept, start=settings["start"], bundle=settings["bundle"])
         _inspect(kept, descriptor)
+        _limit_time(0)
     except Unfit as unfit:
         _send(descriptor, {"failed": str(unfit)})
         os._exit(0)
@@ -117,6 +119,13 @@ def _reset_signals() -> None:
         if _signal.getsignal(number) == _signal.SIG_IGN and number not in {_signal.SIGPIPE, _signal.SIGXFSZ}:
             _signal.signal(number, _signal.default_int_handler if number == _signal.SIGINT else _signal.SIG_DFL)
     _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+
+
+def _limit_time(seconds: int) -> None:
+    """Be ended by SIGALRM then; 0: never. An import that hangs in C could not be ended otherwise."""
+    import _signal  # noqa: PLC0415 - loaded by every interpreter at its start
+
+    _signal.alarm(seconds)
 
 
 def _import_all(modules: "list[str]", kept: Kept, *, start: str, bundle: str) -> "list[str]":

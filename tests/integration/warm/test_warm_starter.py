@@ -111,6 +111,29 @@ def test_a_helper_killed_while_it_imports_costs_only_the_warmth(bench):
     assert [one.text for one in ended.values()] == ["ran\n"]
 
 
+def test_imports_that_hang_end_in_exec_start(bench, monkeypatch):
+    monkeypatch.setattr("gangline.agent.warm._IMPORT_TIMEOUT_S", 1)
+    bench.write({"train.py": "print('ran')", "slow.py": "import time\ntime.sleep(600)"})
+    rank = bench.rank("train.py")
+    starter = bench.open(rank, preload=["slow"])
+    assert "imports took longer than 1 s" in starter.fallback_reason
+    ended = bench.finish(starter, {starter.start(rank): rank})
+    assert [one.text for one in ended.values()] == ["ran\n"]
+
+
+def test_a_helper_that_stands_still_is_given_up(bench, monkeypatch):
+    monkeypatch.setattr("gangline.agent.warm._ANSWER_TIMEOUT_S", 0.3)
+    bench.write({"train.py": "print('ran')"})
+    rank = bench.rank("train.py")
+    starter = bench.open(rank)
+    (helper,) = starter.own_pids()
+    os.kill(helper, signal.SIGSTOP)
+    ended = bench.finish(starter, {starter.start(rank): rank})
+    assert "did not answer within" in starter.fallback_reason
+    assert [one.text for one in ended.values()] == ["ran\n"]
+    assert not psutil.pid_exists(helper)
+
+
 def _plan(bench, rank, *modules):
     return HelperPlan(
         argv=(rank.python, rank.entry),

@@ -42,12 +42,12 @@ def settings_of(env):
 @pytest.mark.parametrize(("old", "new", "noted"), [(None, "/i", ""), ("", "/i", "empty"), ("lib:x", "/i:lib:x", "")])
 def test_the_folder_stands_in_front_of_the_path(old, new, noted):
     rank = RANK if old is None else replace(RANK, env={**RANK.env, "PYTHONPATH": old})
-    env = render_injection(rank, folder=Path("/i"), bundle="/b.pyz")
+    env = render_injection(rank, folder=Path("/i"))
     assert env["PYTHONPATH"] == new
     assert settings_of(env) == {
         "pythonpath": noted,
         "mode": "exec",
-        "bundle": "/b.pyz",
+        "bundle": bundle_root(),
         "error": "/logs/1.error",
         "stacks": "/logs/1.stacks",
         "signal": "62",
@@ -58,16 +58,28 @@ def test_the_folder_stands_in_front_of_the_path(old, new, noted):
 
 def test_the_helper_is_told_what_to_import():
     env = render_helper_environment(
-        {}, folder=Path("/i"), bundle="/b", socket=5, start="/code", modules=["torch", "?x"]
+        {}, folder=Path("/i"), socket=5, start="/code", modules=["torch", "?x"], timeout_s=9
     )
-    told = settings_of(env)
-    assert (told["mode"], told["socket"], told["start"], told["modules"]) == ("probe", "5", "/code", "torch ?x")
+    assert settings_of(env) == {
+        "pythonpath": "",
+        "mode": "probe",
+        "bundle": bundle_root(),
+        "socket": "5",
+        "start": "/code",
+        "modules": "torch ?x",
+        "timeout_s": "9",
+    }
 
 
 def test_what_is_injected_is_there(tmp_path):
     write_injected(tmp_path)
     write_injected(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["failure.py", "sitecustomize.py", "warmchild.py", "warmhelper.py"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "failure.py",
+        "sitecustomize.py",
+        "warmchild.py",
+        "warmhelper.py",
+    ]
 
 
 def test_the_bundle_holds_the_package():
