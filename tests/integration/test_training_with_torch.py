@@ -57,7 +57,7 @@ for step in range(start + 1, start + 4):
         torch.save({"step": step, "rank": context.rank}, path / f"rank-{context.rank}.pt")
 dist.barrier()
 dist.destroy_process_group()
-print("rank", context.rank, "of", context.world_size, "ended at", step, flush=True)
+print(f"rank {context.rank} of {context.world_size} ended at {step}")  # one text: two processes share this pipe
 """
 
 

@@ -17,7 +17,7 @@ from gangline.client.client import API, Client
 from gangline.client.embedded import start_server
 from gangline.domain.errors import InvalidRequest, ServerUnreachable, Unauthorized
 from gangline.rundir.home import Home
-from gangline.rundir.serving import ServerInfo, is_served, read_server, read_token
+from gangline.rundir.serving import ServerInfo, is_served, read_live_server, read_token
 
 __all__ = ["connect"]
 
@@ -79,7 +79,7 @@ class _Embedded:
         try:
             if not is_served(self.home):
                 return None
-            info, token = read_server(self.home), read_token(self.home)
+            info, token = read_live_server(self.home), read_token(self.home)
         except OSError as error:
             raise _unusable(self.home, error) from error
         return _probe(info, token) if info and token else None

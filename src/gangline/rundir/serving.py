@@ -21,6 +21,7 @@ __all__ = [
     "ensure_token",
     "is_served",
     "owner_name",
+    "read_live_server",
     "read_server",
     "read_token",
     "take_lock",
@@ -49,6 +50,16 @@ def read_server(home: Home) -> ServerInfo | None:
         return None if raw is None else ServerInfo(**{name: raw[name] for name in ServerInfo.__slots__})
     except (Unreadable, KeyError, TypeError):
         return None
+
+
+def read_live_server(home: Home) -> ServerInfo | None:
+    """The same, if its process lives.
+
+    The lock alone does not tell: a server that has just taken it has not yet removed what a killed one left, and
+    somebody else may listen on that port by now.
+    """
+    info = read_server(home)
+    return info if info is not None and _is_alive(info.pid) else None
 
 
 def write_server(home: Home, info: ServerInfo) -> None:
@@ -124,3 +135,13 @@ def is_served(home: Home) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's process
+        return True
+    return True
