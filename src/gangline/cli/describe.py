@@ -5,6 +5,9 @@ Pure; imports the domain and text alone.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from gangline.cli.text import join_words, render_count, render_duration, render_size, visible
 from gangline.domain.phase import TERMINAL, Phase
 from gangline.wire.views import AttemptView, CodeView, FailureView, RunDetail, RunSummary
@@ -128,21 +131,29 @@ def _describe_commit(code: CodeView) -> list[str]:
 
 
 _DIFF_HEAD = "diff --git "
+_BUILT_IN = "built-in list:"
 _MOST_RULES = 6
 
 
 def _describe_excluded(code: CodeView) -> list[str]:
-    lines = []
-    for entry in code["excluded"][:_MOST_RULES]:
-        files = entry.get("num_files")
-        amount = f" ({render_count(files, 'file')}, {render_size(entry.get('size_bytes'))})" if files else ""
-        lines.append(f"left out {visible(str(entry.get('path')))}{amount}: {visible(str(entry.get('rule')))}")
-    more = len(code["excluded"]) - _MOST_RULES
-    return (
-        [*lines, f"left out {render_count(more, 'more entry', 'more entries')}; `--json` lists all"]
-        if more > 0
-        else lines
-    )
+    """Rules of the project, a line each; then what is always left out, in one line."""
+    known = [entry for entry in code["excluded"] if str(entry.get("rule")).startswith(_BUILT_IN)]
+    own = [entry for entry in code["excluded"] if entry not in known]
+    lines = [_describe_rule(entry) for entry in own[:_MOST_RULES]]
+    if more := len(own) - len(own[:_MOST_RULES]):
+        lines.append(f"left out {render_count(more, 'more entry', 'more entries')}; `--json` lists all")
+    if known:
+        names = ", ".join(sorted({str(entry["rule"]).removeprefix(_BUILT_IN).strip() for entry in known}))
+        lines.append(f"left out as always: {visible(names)}")
+    return lines
+
+
+def _describe_rule(entry: Mapping[str, Any]) -> str:
+    files, examples = entry.get("num_files"), entry.get("examples") or [entry.get("path")]
+    amount = f" ({render_count(files, 'file')}, {render_size(entry.get('size_bytes'))})" if files else ""
+    # The path of a rule that matched in several places is what they have in common, which may be all of the tree.
+    path = entry.get("path") if entry.get("path") != "./" else f"{examples[0]} and others"
+    return f"left out {visible(str(path))}{amount}: {visible(str(entry.get('rule')))}"
 
 
 def next_commands(run: RunDetail) -> list[tuple[str, str]]:

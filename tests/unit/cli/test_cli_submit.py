@@ -63,6 +63,22 @@ def test_it_says_what_was_packed_and_what_is_next(gangline: Any, client: Any, ma
     ]
 
 
+@pytest.mark.usefixtures("project")
+def test_what_is_always_left_out_takes_one_line(gangline: Any, client: Any, make: Any):
+    def entry(path: str, rule: str, *examples: str) -> dict[str, Any]:
+        return {"path": path, "rule": rule, "num_files": None, "size_bytes": None, "examples": list(examples)}
+
+    code = make.code()
+    code["excluded"] = [
+        entry(".venv/", "built-in list: .venv", ".venv/"),
+        entry("./", "built-in list: __pycache__", "a/__pycache__/", "b/__pycache__/"),
+        entry("./", ".gitignore:3: *.bin", "a/1.bin", "b/2.bin"),
+    ]
+    client.submitted = make.run(phase="queued", code=code)
+    lines = [line.strip() for line in gangline("submit", "train.py").out.splitlines() if "left out" in line]
+    assert lines == ["left out a/1.bin and others: .gitignore:3: *.bin", "left out as always: .venv, __pycache__"]
+
+
 def test_a_file_and_options_over_it(gangline: Any, client: Any, project: Path):
     (project / "run.yaml").write_text("script: train.py\nargs: [--a]\nresources: {nodes: 3, procs_per_node: 4}\n")
     assert gangline("submit", "-f", "run.yaml", "--nodes", "5").code == 0
