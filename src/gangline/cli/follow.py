@@ -13,6 +13,7 @@ from gangline.cli.failure import EXIT_INTERRUPTED
 from gangline.cli.logtext import LogPrinter
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_clock, visible
+from gangline.domain.phase import Phase
 from gangline.wire.views import EventView, LogChunk, RunSummary
 
 if TYPE_CHECKING:
@@ -95,10 +96,16 @@ def _show(item: Mapping[str, Any], printer: LogPrinter, *, as_json: bool) -> Non
 
 
 def _say_event(event: EventView) -> None:
-    if event["message"]:
+    if event["message"] and not _is_told_otherwise(event):
         terminal = Terminal.from_stream(sys.stderr)
         line = f"gangline {render_clock(event['time'])} {visible(event['message'])}"
         say(terminal.paint(line, dim=True), err=True)
+
+
+def _is_told_otherwise(event: EventView) -> bool:
+    """That all ranks have started is told by the phase; how the last attempt ended, by the attempt."""
+    reached = event["data"].get("new")
+    return event["kind"] == "attempt_running" or (reached == Phase.SUCCEEDED.value and event["kind"] == "phase")
 
 
 def say_end(run: RunSummary, terminal: Terminal) -> str:
