@@ -17,6 +17,7 @@ from gangline.rundir.checkpoints import MANIFEST
 from gangline.rundir.commits import discard, is_gone, list_saves, notes_folder
 from gangline.training import session
 from gangline.training.context import Context
+from gangline.training.writer import say
 
 __all__ = ["Gathering", "Patience", "SaveKey", "session_of"]
 
@@ -90,7 +91,7 @@ class Gathering:
 
         if _wait(look, self._patience.notice_s):
             return found[0]
-        session.say(
+        say(
             f"rank {self._context.rank} waits for rank 0 to enter gangline.checkpoint({key.step}). Every rank has to "
             f"enter it; to save on one rank only, use rank 0 and gangline.checkpoint({key.step}, rank0_only=True)"
         )
@@ -114,7 +115,7 @@ class Gathering:
         while not self._is_over(notes, waited_s := time.monotonic() - began):
             if waited_s >= self._patience.notice_s and not said:
                 said = True
-                session.say(_render_wait(notes, key, waited_s))
+                say(_render_wait(notes, key, waited_s))
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_S)
         if notes.failed:

@@ -12,6 +12,7 @@ from pathlib import Path
 from gangline.rundir.checkpoints import newest_complete, parse_folder_name, render_choice
 from gangline.training import session
 from gangline.training.context import Context
+from gangline.training.writer import say
 
 __all__ = ["Checkpoint", "latest_checkpoint"]
 
@@ -59,7 +60,7 @@ def _search(context: Context) -> Checkpoint | None:
         return None
     if context.rank == 0:
         for line in render_choice(context.checkpoint_dir, found, skipped):
-            session.say(line)
+            say(line)
     if found is None:
         return None
     session.resumed_from(found.path)

@@ -6,17 +6,13 @@ Standard library only.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gangline.training.context import Context, parse_context
+from gangline.training.writer import RecordWriter
 
-if TYPE_CHECKING:
-    from gangline.training.records import RecordWriter
-
-__all__ = ["current", "forget", "on_forget", "resumed_from", "say", "writer"]
+__all__ = ["current", "forget", "on_forget", "resumed_from", "writer"]
 
 _context: Context | None = None
 _writer: RecordWriter | None = None
@@ -36,19 +32,8 @@ def writer() -> RecordWriter:
     """Where this process records what training says; made at first use."""
     global _writer  # noqa: PLW0603 - as above
     if _writer is None:
-        from gangline.training.records import RecordWriter  # noqa: PLC0415 - records import this module
-
         _writer = RecordWriter.for_context(current())
     return _writer
-
-
-def say(text: str) -> None:
-    """One line for people, in the rank's log. A closed stderr is no reason to stop training."""
-    try:
-        sys.stderr.write(f"gangline: {text}\n")
-        sys.stderr.flush()
-    except (OSError, ValueError, AttributeError):
-        return
 
 
 def resumed_from(path: Path | None = None) -> list[Path]:

@@ -13,7 +13,7 @@ import pytest
 
 import gangline
 from gangline.training import session
-from gangline.training.records import RecordWriter
+from gangline.training.writer import RecordWriter
 
 AsRank = Callable[..., Path]
 
@@ -164,14 +164,14 @@ class Disk:
                 raise OSError(self.error, os.strerror(self.error))
             return real(descriptor, data if self.takes is None else data[: self.takes])
 
-        monkeypatch.setattr("gangline.training.records.os.write", write)
+        monkeypatch.setattr("gangline.training.writer.os.write", write)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.ESTALE, errno.EBADF])
 def test_disk_trouble_never_reaches_training_and_nothing_is_lost(
     as_rank: AsRank, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], number: int
 ) -> None:
-    monkeypatch.setattr("gangline.training.records._RETRY_S", 0.0)
+    monkeypatch.setattr("gangline.training.writer._RETRY_S", 0.0)
     run_dir = as_rank()
     disk = Disk(monkeypatch)
     gangline.log({"x": 0}, step=0)
@@ -185,7 +185,7 @@ def test_disk_trouble_never_reaches_training_and_nothing_is_lost(
 
 
 def test_a_disk_that_takes_half_a_line(as_rank: AsRank, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gangline.training.records._RETRY_S", 0.0)
+    monkeypatch.setattr("gangline.training.writer._RETRY_S", 0.0)
     run_dir = as_rank()
     disk = Disk(monkeypatch)
     gangline.log({"x": 0}, step=0)
@@ -199,8 +199,8 @@ def test_a_disk_that_takes_half_a_line(as_rank: AsRank, monkeypatch: pytest.Monk
 
 
 def test_what_does_not_fit_into_memory_is_counted(as_rank: AsRank, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gangline.training.records._RETRY_S", 0.0)
-    monkeypatch.setattr("gangline.training.records._WAITING_BYTES", 1000)
+    monkeypatch.setattr("gangline.training.writer._RETRY_S", 0.0)
+    monkeypatch.setattr("gangline.training.writer._WAITING_BYTES", 1000)
     run_dir = as_rank()
     disk = Disk(monkeypatch)
     gangline.log({"x": 0}, step=0)
@@ -228,7 +228,7 @@ def test_a_run_directory_that_cannot_be_made_is_said_once(
 def test_a_descriptor_that_somebody_closed_is_not_written_into_their_file(
     as_rank: AsRank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gangline.training.records._RETRY_S", 0.0)
+    monkeypatch.setattr("gangline.training.writer._RETRY_S", 0.0)
     run_dir = as_rank()
     gangline.log({"x": 0}, step=0)
     os.close(session.writer()._descriptor)
