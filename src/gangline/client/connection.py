@@ -6,6 +6,7 @@ Imports httpx and the standard library.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ __all__ = ["connect"]
 
 _TIMEOUT = httpx.Timeout(30.0, connect=5.0)
 _PROBE = httpx.Timeout(5.0, connect=1.0)
+_DYING_S = 2.0
+_LOOK_AGAIN_S = 0.01
 
 
 def connect(home: Home | None = None, *, start: bool = True, environ: Mapping[str, str] = os.environ) -> Client:
@@ -76,6 +79,17 @@ class _Embedded:
 
     def find(self) -> httpx.Client | None:
         """A connection to the server, if one answers."""
+        deadline = time.monotonic() + _DYING_S
+        while True:
+            try:
+                return self._look()
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError) as error:  # noqa: PERF203 - a few tries
+                # It was killed as we asked. Its lock is free in a moment, and the next look tells.
+                if time.monotonic() > deadline:
+                    raise unreachable(str(self.home.path), error) from error
+                time.sleep(_LOOK_AGAIN_S)
+
+    def _look(self) -> httpx.Client | None:
         try:
             if not is_served(self.home):
                 return None
@@ -86,16 +100,24 @@ class _Embedded:
 
 
 def _probe(info: ServerInfo, token: str) -> httpx.Client | None:
-    """A connection, if the address answers; what it answers is for the first call to judge."""
+    """A connection, if the address answers; what it answers is for the first call to judge.
+
+    Raises:
+        httpx.TransportError: the server went away while it was asked.
+        ServerUnreachable: it does not answer in time.
+    """
     http = _http(f"http://127.0.0.1:{info.port}", token, trust_env=False)
     try:
         http.get(f"{API}/health", timeout=_PROBE)
     except httpx.ConnectError:
         http.close()
         return None
-    except httpx.TransportError as error:
+    except httpx.TimeoutException as error:
         http.close()
         raise unreachable(str(http.base_url), error) from error
+    except httpx.TransportError:
+        http.close()
+        raise
     return http
 
 

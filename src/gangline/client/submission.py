@@ -87,18 +87,20 @@ def prepare(
     """Fill in what this machine knows, pack, and check that the entry is there. Talks to nobody.
 
     Args:
-        cwd: the folder in which the ranks are to start, inside the project; None: the current one.
+        root: the project's folder; None: found from the current folder.
+        cwd: the folder in which the ranks are to start, inside the project; None: the current one, or the project's
+            where that was named and is elsewhere.
     Raises:
         SpecInvalid: no interpreter, or nothing to run where the entry says.
         SnapshotRefused: the tree cannot be packed.
     """
-    cwd = (cwd or Path.cwd()).absolute()
-    root = (root or find_root(cwd)).absolute()
+    cwd, root = _place(cwd, root)
     workdir = _workdir(cwd, root)
     spec = relative_entry(spec, cwd=cwd, root=root)
     python = find_python(spec.environment.python, cwd=cwd, root=root, environ=environ)
     home = Home.from_env(environ).path
     packed = pack(root, include=include, cache_path=cache_path_for(home, root), home=home)
+    _check_workdir(packed, workdir)
     variables = _variables(python, environ) if spec.pool == _LOCAL_POOL else {}
     path = spec.environment.env.get("PATH", variables.get("PATH"))
     check_entry(spec, packed.manifest, workdir=workdir, python=python, path=path)
@@ -148,6 +150,23 @@ def upload(client: Client, packed: Packed) -> int:
         client.put_objects(batch)
     client.put_snapshot(packed.manifest.to_dict())
     return len(missing)
+
+
+def _place(cwd: Path | None, root: Path | None) -> tuple[Path, Path]:
+    """(the folder in which ranks start, the project's folder), both absolute."""
+    here = (cwd or root or Path.cwd()).absolute()
+    if cwd is None and root is not None and Path.cwd().is_relative_to(root.absolute()):
+        here = Path.cwd()
+    return here, (root or find_root(here)).absolute()
+
+
+def _check_workdir(packed: Packed, workdir: str) -> None:
+    if workdir != "." and not any(f"{entry.path}/".startswith(f"{workdir}/") for entry in packed.manifest.files):
+        raise SnapshotRefused(
+            f"The folder {workdir} in which the run would start is left out of the snapshot",
+            why="An ignore rule covers it, or nothing is in it",
+            fix=f"Submit from another folder, or add `--include {workdir}`.",
+        )
 
 
 def _workdir(cwd: Path, root: Path) -> str:

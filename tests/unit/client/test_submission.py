@@ -104,6 +104,22 @@ def test_a_folder_outside_the_project_is_refused(project):
         ready(project, RunSpec(entry="train.py"), "..")
 
 
+def test_a_project_that_is_named_may_be_submitted_from_anywhere(project, tmp_path, monkeypatch):
+    env = {"PATH": PATH, "HOME": "/nowhere", "GANGLINE_HOME": str(tmp_path / "state")}
+    monkeypatch.chdir(tmp_path)
+    assert prepare(RunSpec(entry="train.py"), root=project, environ=env).spec.snapshot.workdir == "."
+    monkeypatch.chdir(project / "jobs")
+    assert prepare(RunSpec(entry="deep/eval.py"), root=project, environ=env).spec.snapshot.workdir == "jobs"
+
+
+def test_a_folder_that_is_not_packed_is_no_place_to_start_in(project):
+    (project / ".gitignore").write_text("scratch/\n")
+    (project / "scratch").mkdir()
+    (project / "scratch" / "train.py").write_text("")
+    with pytest.raises(SnapshotRefused, match="scratch in which the run would start is left out"):
+        ready(project, RunSpec(entry="echo", entry_kind=EntryKind.COMMAND), "scratch")
+
+
 # the interpreter
 
 
