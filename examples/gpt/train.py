@@ -80,8 +80,9 @@ def draw(text: Tensor, *, batch: int, context: int, seed: int) -> tuple[Tensor, 
 
 
 def loss_of(model: nn.Module, x_bt: Tensor, y_bt: Tensor) -> Tensor:
-    """Mean cross-entropy, in nats a byte."""
-    return cross_entropy(model(x_bt).flatten(0, 1), y_bt.flatten())
+    """Mean cross-entropy, in nats a byte; the windows go where the model is."""
+    device = next(model.parameters()).device
+    return cross_entropy(model(x_bt.to(device)).flatten(0, 1), y_bt.to(device).flatten())
 
 
 def learning_rate(step: int, total: int, peak: float) -> float:
@@ -107,10 +108,11 @@ def main() -> None:
     gang = gangline.current()  # rank 0 of a gang of one when nothing else is known
     torch.manual_seed(args.seed)
     torch.set_num_threads(1)
+    device = pick_device(gang.local_rank)
     if gang.world_size > 1:
-        dist.init_process_group("gloo")
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
-    model = GPT(width=args.width, layers=args.layers, heads=4, context=args.context)
+    model = GPT(width=args.width, layers=args.layers, heads=4, context=args.context).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
     first_step = restore(model, optimizer)
     print(f"rank {gang.rank} of {gang.world_size}, attempt {gang.attempt}: starting at step {first_step}")
@@ -120,12 +122,20 @@ def main() -> None:
         dist.destroy_process_group()
 
 
+def pick_device(local_rank: int) -> torch.device:
+    """A GPU of this rank's own where the node has any, else the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 def restore(model: GPT, optimizer: torch.optim.Optimizer) -> int:
     """Load the newest complete checkpoint, if there is one; returns the step to go on from."""
     found = gangline.latest_checkpoint()  # the same on every rank
     if found is None:
         return 0
-    state = torch.load(found.path / "state.pt", weights_only=True)
+    state = torch.load(found.path / "state.pt", map_location=model.head.weight.device, weights_only=True)
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return found.step

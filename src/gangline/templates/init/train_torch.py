@@ -13,6 +13,14 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
+def pick_device(local_rank: int) -> torch.device:
+    """A GPU of this rank's own where the node has any, else the CPU."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    torch.cuda.set_device(local_rank % torch.cuda.device_count())
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=300)
@@ -20,9 +28,9 @@ def main() -> None:
     options = parser.parse_args()
 
     run = gangline.current()
+    device = pick_device(run.local_rank)
     if run.world_size > 1:
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(1, 64), nn.Tanh(), nn.Linear(64, 1)).to(device)
