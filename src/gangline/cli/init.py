@@ -23,10 +23,12 @@ _TEMPLATES = "templates/init"
 def command(*, folder: Path, plain: bool) -> None:
     """Write a small training script and gangline.yaml into a folder.
 
-    FOLDER is made if it is not there [default: this one]. Nothing that exists is overwritten.
+    A .ganglineignore comes with them: what is not packed. FOLDER is made if it is not there [default: this one].
+    Nothing that exists is overwritten.
     """
     script = "train_plain.py" if plain or find_spec("torch") is None else "train_torch.py"
     contents = {"train.py": _read(script), "gangline.yaml": _read("gangline.yaml")}
+    contents[".ganglineignore"] = _read("ganglineignore")
     try:
         _write_new(folder, contents)
     except OSError as error:
@@ -36,7 +38,7 @@ def command(*, folder: Path, plain: bool) -> None:
             fix="Name another folder: gangline init FOLDER",
         ) from error
     where = "" if folder == Path() else f"cd {folder} && "
-    say(f"Wrote {' and '.join(contents)}. Next:\n\n  {where}gangline submit --follow train.py --steps 300")
+    say(f"Wrote {', '.join(contents)}. Next:\n\n  {where}gangline submit --follow train.py --steps 300")
 
 
 def _write_new(folder: Path, contents: Mapping[str, str]) -> None:

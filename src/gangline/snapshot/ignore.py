@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from pathspec import GitIgnoreSpec
 
 from gangline.domain.errors import SnapshotRefused
+from gangline.rundir.checkpoints import LATEST, MANIFEST, parse_folder_name
 
-__all__ = ["BUILT_IN", "GANGLINEIGNORE", "GITIGNORE", "IgnoreFiles", "Include", "built_in_rule"]
+__all__ = [
+    "BUILT_IN",
+    "CHECKPOINTS",
+    "GANGLINEIGNORE",
+    "GITIGNORE",
+    "IgnoreFiles",
+    "Include",
+    "built_in_rule",
+    "checkpoint_names",
+]
 
 GITIGNORE = ".gitignore"
 GANGLINEIGNORE = ".ganglineignore"
@@ -35,12 +46,30 @@ BUILT_IN = frozenset(
     }
 )
 """Names that are left out everywhere, unless an include names them. `.git` is left out always."""
+CHECKPOINTS = "built-in list: checkpoints of Gangline"
+"""The words for what `checkpoint_names` finds."""
 _WILD = re.compile(r"[*?\[\\]")
 
 
 def built_in_rule(name: str) -> str | None:
     """The words for a name of the built-in list."""
     return f"built-in list: {name}" if name in BUILT_IN else None
+
+
+def checkpoint_names(folder: Path, names: Collection[str]) -> frozenset[str]:
+    """What in a folder are checkpoints of Gangline and what belongs to them: known by what is there, not by its name.
+
+    A script that runs alone saves into the project itself, and its checkpoints are no source code.
+
+    Args:
+        names: everything that is in the folder.
+    """
+    saves = {name for name in names if parse_folder_name(name) is not None}
+    notes = {name for name in (".saving", ".removed") if name in names}
+    link = {LATEST} if LATEST in names and (folder / LATEST).is_symlink() else set()
+    if saves and (notes or any(os.path.lexists(folder / name / MANIFEST) for name in saves)):
+        return frozenset(saves | notes | link)
+    return frozenset(notes) if ".saving" in notes and set(names) <= notes else frozenset()
 
 
 class IgnoreFiles:

@@ -15,7 +15,15 @@ from pathlib import Path
 
 from gangline.domain.errors import SnapshotRefused
 from gangline.snapshot.git import GitFailed, GitStatus, fetch_rules, fetch_status
-from gangline.snapshot.ignore import GANGLINEIGNORE, GITIGNORE, IgnoreFiles, Include, built_in_rule
+from gangline.snapshot.ignore import (
+    CHECKPOINTS,
+    GANGLINEIGNORE,
+    GITIGNORE,
+    IgnoreFiles,
+    Include,
+    built_in_rule,
+    checkpoint_names,
+)
 from gangline.snapshot.links import decide_link
 from gangline.snapshot.manifest import Excluded, Kind, printable
 from gangline.snapshot.root import find_git_top
@@ -58,6 +66,8 @@ class _Folder:
     rule: str | None = None
     """What left the folder out; only what is included by name is taken from it."""
     by_git: bool = False
+    saved: frozenset[str] = frozenset()
+    """Names in it that are checkpoints of Gangline."""
 
 
 def select(root: Path, *, include: Include, home: Path, max_files: int) -> Selection:
@@ -123,6 +133,9 @@ class _Walk:
         if folder.path and ".git" in names and folder.rule is None:
             top = Path(where)
             folder = _Folder(path=folder.path, by_git=self._ask_git(folder.path, top) is not None)
+        if saved := checkpoint_names(Path(where), names):
+            folder = replace(folder, saved=saved)
+            self.folders.pop(folder.path, None)  # where nothing else is in it, it is not kept as an empty folder
         if GANGLINEIGNORE in names:
             self.own.load(folder.path, Path(where, GANGLINEIGNORE))
         if GITIGNORE in names and not folder.by_git:
@@ -156,7 +169,7 @@ class _Walk:
         own = self.own.decide(path, is_dir=is_dir)
         if own is not None:
             return own if isinstance(own, str) else None
-        built_in = built_in_rule(entry.name)
+        built_in = CHECKPOINTS if entry.name in folder.saved else built_in_rule(entry.name)
         if built_in is None and is_dir and os.path.lexists(f"{entry.path}/pyvenv.cfg"):
             built_in = "built-in list: virtual environments"
         if built_in is not None:

@@ -296,3 +296,47 @@ class TestFindRoot:
     def test_a_wrong_folder_is_named(self, tmp_path) -> None:
         with pytest.raises(SnapshotRefused, match="no folder"):
             find_root(tmp_path / "nowhere")
+
+
+STEP = "step-0000000100.attempt-000"
+
+
+def test_checkpoints_of_gangline_are_known_by_their_content_and_left_out(project, packed) -> None:
+    write(
+        project,
+        "train.py",
+        f"saved/{STEP}/model.pt",
+        f"saved/{STEP}/manifest.json",
+        "saved/.saving/x",
+        "saved/notes.md",
+    )
+    (project / "saved/latest").symlink_to(STEP)
+    write(project, f"only/{STEP}/model.pt", "only/.saving/y", "begun/.saving/z")
+    result = packed(project)
+    assert paths_of(result) == ["saved/notes.md", "train.py"]
+    assert "built-in list: checkpoints of Gangline" in rules_of(result)
+
+
+def test_what_is_only_called_like_a_checkpoint_is_packed(project, packed) -> None:
+    (project / "other").mkdir()
+    names = ["checkpoints/weights.py", f"data/{STEP}/table.csv", "step-1/manifest.json", "plain/latest", "x/.saving/a"]
+    write(project, *names, "x/code.py")
+    assert paths_of(packed(project)) == sorted([*names, "other", "x/code.py"])
+
+
+def test_a_project_that_is_a_checkpoint_folder_itself_keeps_its_code(project, packed) -> None:
+    write(project, "train.py", f"{STEP}/model.pt", f"{STEP}/manifest.json")
+    assert paths_of(packed(project)) == ["train.py"]
+
+
+@pytest.mark.parametrize("include", ["saved/", f"saved/{STEP}", "**/*.pt"])
+def test_checkpoints_can_be_included(project, packed, include: str) -> None:
+    write(project, f"saved/{STEP}/model.pt", f"saved/{STEP}/manifest.json")
+    got = paths_of(packed(project, include=[include]))
+    assert (f"saved/{STEP}/model.pt" in got) is (include != "**/*.pt")  # as everywhere on the built-in list
+
+
+def test_the_projects_own_ignore_file_brings_checkpoints_in(project, packed) -> None:
+    write(project, f"saved/{STEP}/manifest.json")
+    write(project, ".ganglineignore", text="!saved/step-*\n")
+    assert f"saved/{STEP}/manifest.json" in paths_of(packed(project))
