@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from gangline.domain.errors import InvalidRequest, nearest
+from gangline.domain.errors import InvalidRequest
 from gangline.domain.spec import EntryKind
 
 __all__ = ["Entry", "SubmitLine", "parse_entry", "split_line"]
@@ -266,7 +266,9 @@ def _nearest_file(word: str, folder: Path) -> str:
         return f"Did you mean `{below[close[0]].relative_to(folder).as_posix()}`?"
     scripts = sorted(name for name in siblings if Path(name).suffix in _SUFFIXES)[:8]
     return (
-        nearest(base, scripts) if scripts else "There is no Python script in this folder; `gangline init` writes one."
+        f"Scripts in that folder: {', '.join(scripts)}."
+        if scripts
+        else "There is no Python script in that folder; `gangline init` writes one."
     )
 
 

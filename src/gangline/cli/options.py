@@ -5,15 +5,16 @@ Imports click alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
 from gangline.cli.terminal import say
+from gangline.domain.errors import InvalidRequest, nearest
 
-__all__ = ["Invocation", "Whole", "echo_json", "echo_lines", "json_option", "run_argument"]
+__all__ = ["Invocation", "OneOf", "Whole", "echo_json", "echo_lines", "json_option", "run_argument"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -47,6 +48,24 @@ class Whole(click.ParamType[int]):
             limits = f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
             self.fail(f"`{value}` is not a whole number, {limits}.", param, ctx)
         return number
+
+
+class OneOf(click.ParamType[str]):
+    """One of some words; a slip gets the nearest one.
+
+    Args:
+        what: what the words are, as in "there is no phase `runing`".
+    """
+
+    name = "WORD"
+
+    def __init__(self, what: str, words: Sequence[str]) -> None:
+        self.what, self.words = what, tuple(words)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002 - click's signature
+        if value not in self.words:
+            raise InvalidRequest(f"There is no {self.what} `{value}`", fix=nearest(str(value), self.words))
+        return str(value)
 
 
 def json_option(help_text: str = "Print JSON for scripts; errors are JSON on stderr.") -> Callable[[_F], _F]:

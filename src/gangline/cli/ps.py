@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
 from gangline.cli import connection
 from gangline.cli.describe import describe_gang, describe_phase, explain, run_duration_s
-from gangline.cli.options import Whole, echo_json, echo_lines, json_option
+from gangline.cli.options import OneOf, Whole, echo_json, echo_lines, json_option
 from gangline.cli.table import Column, render_table
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_age, render_duration, render_step
@@ -29,30 +30,29 @@ _LIVE = tuple(phase.value for phase in Phase if phase not in TERMINAL)
     "phases",
     multiple=True,
     metavar="PHASE",
-    type=click.Choice([p.value for p in Phase]),
+    type=OneOf("phase", [phase.value for phase in Phase]),
     help="Only this phase, e.g. running; may be repeated.",
 )
-@click.option("--name", help="Only runs whose name contains this.")
+@click.option("--name", help="Only runs whose name contains this; case does not matter.")
 @click.option("--project", help="Only runs of this project.")
+@click.option("--label", "labels", metavar="K=V", multiple=True, help="Only runs with this label; may be repeated.")
 @json_option()
-def command(
-    *, show_all: bool, limit: int | None, phases: Sequence[str], name: str | None, project: str | None, as_json: bool
-) -> None:
+def command(*, show_all: bool, limit: int | None, phases: Sequence[str], as_json: bool, **others: Any) -> None:  # noqa: ANN401 - the filters that are passed on as they are
     """List runs.
 
     Shows every run that is not over, and the newest of the others up to the limit.
     """
     client = connection.connect()
     most = None if show_all else limit or DEFAULT_LIMIT
-    runs = client.list_runs(phases=phases, name=name, project=project, limit=most)
+    runs = client.list_runs(phases=phases, limit=most, **others)
     if not (show_all or limit or phases):
-        live = client.list_runs(phases=_LIVE, name=name, project=project, limit=None)
+        live = client.list_runs(phases=_LIVE, limit=None, **others)
         runs = _merge(live, runs, DEFAULT_LIMIT)
     if as_json:
         echo_json(runs)
         return
     terminal = Terminal.from_stream()
-    filtered = bool(phases or name or project)
+    filtered = bool(phases or any(others.values()))
     echo_lines(render_runs(runs, terminal) if runs else [_say_none(filtered=filtered)])
     if most is not None and len(runs) >= most:
         say(terminal.paint("There may be more: `gangline ps --all`.", dim=True), err=True)

@@ -107,16 +107,19 @@ class Client:
         phases: Sequence[str] = (),
         name: str | None = None,
         project: str | None = None,
+        labels: Sequence[str] = (),
         limit: int | None = 100,
     ) -> list[RunSummary]:
         """Runs, newest first.
 
         Args:
             phases: only these; empty: all.
-            name: only runs whose name contains it.
+            name: only runs whose name contains it, whatever the case of its letters.
+            labels: `K=V` each: only runs that have all of them.
             limit: None for every run.
         """
-        query = {"phase": list(phases), "name": name, "project": project, "limit": 0 if limit is None else limit}
+        most = 0 if limit is None else limit
+        query = {"phase": list(phases), "name": name, "project": project, "label": list(labels), "limit": most}
         return cast("list[RunSummary]", self._get("/runs", query))
 
     def run(self, run: str) -> RunDetail:

@@ -113,10 +113,16 @@ class Commands:
         return find_run(self._store, run)
 
     def list_runs(
-        self, *, phase: str | None = None, name: str | None = None, project: str | None = None, limit: int = 100
+        self,
+        *,
+        phase: str | None = None,
+        name: str | None = None,
+        project: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 100,
     ) -> list[RunSummary]:
-        """Runs, newest first."""
-        rows = self._store.list_runs(phase=phase, name=name, project=project, limit=limit)
+        """Runs, newest first; see `Store.list_runs`."""
+        rows = self._store.list_runs(phase=phase, name=name, project=project, labels=labels, limit=limit)
         return [summary_view(row) for row in rows]
 
     def summary(self, run_id: str) -> RunSummary:

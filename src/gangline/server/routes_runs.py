@@ -81,13 +81,17 @@ def _add_list(router: APIRouter, parts: Parts) -> None:
         phase: Annotated[list[str] | None, Query(description="Only these phases.")] = None,
         name: Annotated[str | None, Query(description="Only names that contain this.")] = None,
         project: str | None = None,
+        label: Annotated[list[str] | None, Query(description="K=V: only runs with this label.")] = None,
         limit: Annotated[int, Query(ge=0, description="0: every run.")] = 100,
     ) -> Response:
         """Runs, newest first."""
         most = limit or _EVERY_RUN
         phases: list[str | None] = [*map(_checked_phase, phase)] if phase else [None]
+        labels = _checked_labels(label or [])
         found = [
-            run for one in phases for run in parts.commands.list_runs(phase=one, name=name, project=project, limit=most)
+            run
+            for one in phases
+            for run in parts.commands.list_runs(phase=one, name=name, project=project, labels=labels, limit=most)
         ]
         if len(phases) > 1:
             found = sorted(found, key=lambda run: run["created"], reverse=True)[:most]
@@ -153,6 +157,13 @@ def _add_history(router: APIRouter, parts: Parts) -> None:
     ) -> Response:
         """One metric, in at most that many buckets."""
         return json_answer(parts.commands.metric(parts.commands.find(run), name, rank=rank, buckets=buckets))
+
+
+def _checked_labels(pairs: list[str]) -> dict[str, str]:
+    wrong = next((pair for pair in pairs if not pair.partition("=")[0].strip() or "=" not in pair), None)
+    if wrong is not None:
+        raise InvalidRequest(f"`{wrong}` is no label", why="It takes K=V.", fix="For example: team=nlp")
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def _checked_phase(phase: str) -> str:

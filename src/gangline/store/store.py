@@ -118,13 +118,29 @@ class Store:
         return row.spec, row.client or {}
 
     def list_runs(
-        self, *, phase: str | None = None, name: str | None = None, project: str | None = None, limit: int = 100
+        self,
+        *,
+        phase: str | None = None,
+        name: str | None = None,
+        project: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 100,
     ) -> list[RunRow]:
-        """Runs, newest first."""
-        query = select(*_LIGHT).order_by(runs.c.created.desc(), runs.c.id).limit(limit)
-        for column, value in ((runs.c.phase, phase), (runs.c.name, name), (runs.c.project, project)):
+        """Runs, newest first.
+
+        Args:
+            name: only runs whose name contains it, whatever the case of its letters.
+            labels: only runs that have all of these.
+        """
+        query = select(*_LIGHT).order_by(runs.c.created.desc(), runs.c.id)
+        for column, value in ((runs.c.phase, phase), (runs.c.project, project)):
             query = query if value is None else query.where(column == value)
-        return self._rows(query)
+        if name:
+            query = query.where(runs.c.name.icontains(name, autoescape=True))
+        if not labels:
+            return self._rows(query.limit(limit))
+        # Databases differ in how they are asked for a key in JSON, and some of them cannot find every key.
+        return [run for run in self._rows(query) if labels.items() <= run.labels.items()][:limit]
 
     def held_runs(self) -> list[RunRow]:
         """Runs for which a backend holds machines, or may hold them; oldest first."""

@@ -105,11 +105,24 @@ class FakeCommands:
         return found[0]
 
     def list_runs(
-        self, *, phase: str | None = None, name: str | None = None, project: str | None = None, limit: int = 100
+        self,
+        *,
+        phase: str | None = None,
+        name: str | None = None,
+        project: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        limit: int = 100,
     ) -> list[RunSummary]:
-        self.calls.append(("list_runs", phase, name, project, limit))
+        self.calls.append(("list_runs", phase, name, project, labels, limit))
+        wanted = (labels or {}).items()
         newest_first = sorted(self.runs.values(), key=lambda run: run["created"], reverse=True)
-        found = [run for run in newest_first if phase in {None, run["phase"]} and (name or "") in run["name"]]
+        found = [
+            run
+            for run in newest_first
+            if phase in {None, run["phase"]}
+            and (name or "").lower() in run["name"].lower()
+            and wanted <= run["labels"].items()
+        ]
         return found[:limit]
 
     def summary(self, run_id: str) -> RunSummary:

@@ -100,7 +100,7 @@ def test_a_named_python_is_the_one_that_runs(project: Path, monkeypatch: pytest.
         ("-- python trian.py", "There is no file `trian.py`", "Did you mean `train.py`?"),
         ("finetune.py", "There is no file `finetune.py`", "Did you mean `src/deep/finetune.py`?"),
         ("src/deep/fintune.py", "There is no file", "Did you mean `src/deep/finetune.py`?"),
-        ("zzzz.py", "There is no file `zzzz.py`", "Valid: evaluate.py, look.ipynb, train.py."),
+        ("zzzz.py", "There is no file `zzzz.py`", "Scripts in that folder: evaluate.py, look.ipynb, train.py."),
         # things that are something else
         ("src", "`src` is a folder", "src/train.py"),
         ("run.yaml", "`run.yaml` is no script", "gangline submit -f run.yaml"),

@@ -152,10 +152,24 @@ def test_ps_shows_live_runs_however_old(gangline: Any, client: Any, make: Any):
 
 
 def test_ps_passes_its_filters_on(gangline: Any, client: Any):
-    result = gangline("ps", "--phase", "running", "--phase", "queued", "--project", "nlp", "-n", "3")
-    query = {"phases": ("running", "queued"), "name": None, "project": "nlp", "limit": 3}
+    labels = ("--label", "team=nlp", "--label", "x=1")
+    result = gangline("ps", "--phase", "running", "--phase", "queued", "--project", "nlp", "-n", "3", *labels)
+    query = {
+        "phases": ("running", "queued"),
+        "name": None,
+        "project": "nlp",
+        "labels": ("team=nlp", "x=1"),
+        "limit": 3,
+    }
     assert client.calls == [("list_runs", query)]
     assert result.out.startswith("No run matches.")
+
+
+@pytest.mark.usefixtures("client")
+def test_a_slip_in_a_phase_gets_the_nearest_one(gangline: Any):
+    result = gangline("ps", "--phase", "runing")
+    assert result.code == 64
+    assert result.err == "error: There is no phase `runing`.\n  fix: Did you mean `running`?\n"
 
 
 @pytest.mark.usefixtures("client")
@@ -322,6 +336,7 @@ def test_init_writes_a_script_that_compiles(gangline: Any, tmp_path: Path, flags
     assert result.code == 0
     compile((folder / "train.py").read_text(), "train.py", "exec")
     assert (folder / "gangline.yaml").is_file()
+    assert "data/" in (folder / ".ganglineignore").read_text().splitlines()
     assert "gangline submit --follow train.py" in result.out
 
 

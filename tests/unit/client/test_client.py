@@ -130,6 +130,14 @@ def test_list_runs_through_the_real_routes(api):
     assert api.client.list_runs(phases=["failed"]) == []
 
 
+def test_list_runs_by_label_through_the_real_routes(api):
+    for number in range(3):
+        api.commands.runs[str(number)] = make_summary(id=str(number), labels={"team": "nlp", "n": str(number)})
+    assert [run["id"] for run in api.client.list_runs(labels=["team=nlp", "n=1"])] == ["1"]
+    with pytest.raises(InvalidRequest, match="`team` is no label"):
+        api.client.list_runs(labels=["team"])
+
+
 # following
 
 

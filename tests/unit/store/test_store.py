@@ -175,3 +175,30 @@ def test_a_prefix_is_taken_literally(store, new_run):
     assert store.ids_like("ab-") == ["ab-1", "ab-2"]
     assert store.ids_like("a%") == []
     assert store.ids_like("__-") == []
+
+
+def test_runs_are_found_by_a_part_of_their_name(store, new_run):
+    for name in ("llama-ft", "LLAMA eval", "100%", "100 percent", "a_b", "axb"):
+        store.add_run(new_run(name, name=name))
+
+    def found(part: str) -> set[str]:
+        return {run.name for run in store.list_runs(name=part)}
+
+    assert found("llama") == found("LaMa") == {"llama-ft", "LLAMA eval"}
+    assert found("%") == {"100%"}
+    assert found("a_b") == {"a_b"}
+    assert found("nothing") == set()
+
+
+def test_runs_are_found_by_their_labels(store, new_run):
+    store.add_run(new_run("one", labels={"team": "nlp", "note": "a b/c.d", "größe": "5"}))
+    store.add_run(new_run("two", labels={"team": "nlp"}))
+    store.add_run(new_run("three", labels={"note": "team=nlp"}))
+
+    def found(**labels: str) -> set[str]:
+        return {run.id for run in store.list_runs(labels=labels)}
+
+    assert found(team="nlp") == {"one", "two"}
+    assert found(team="nlp", note="a b/c.d") == found(größe="5") == {"one"}
+    assert found(team="nl") == set()
+    assert len(store.list_runs(labels={"team": "nlp"}, limit=1)) == 1
