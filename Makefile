@@ -44,5 +44,5 @@ docs: $(READY) ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove what these tasks made; runs and checkpoints under ~/.gangline stay
-	rm -rf "$(VENV)" site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf "$(VENV)" "$(VENV).lock" site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find src tests examples benchmarks tools -name __pycache__ -type d -exec rm -rf {} +

@@ -54,7 +54,8 @@ def test_command_lines_are_understood(page: str, line: str):  # noqa: ARG001 - n
     assert [option for option in mine if option not in known | {"--help"}] == []
 
 
-PAGES_WITH_SCRIPTS = {"README.md": "train.py", "docs/tutorial/first-run.md": "count.py"}
+PAGES_WITH_SCRIPTS = {"README.md": ["train.py"], "docs/tutorial/first-run.md": ["count.py", "40"]}
+"""The script of each page, with arguments that make it short."""
 
 
 def script_of(page: str) -> str:
@@ -65,20 +66,34 @@ def script_of(page: str) -> str:
 
 @pytest.mark.parametrize("page", PAGES_WITH_SCRIPTS)
 def test_first_scripts_run_alone(page: str, tmp_path: Path):
-    script = tmp_path / PAGES_WITH_SCRIPTS[page]
-    script.write_text(script_of(page), encoding="utf-8")
-    subprocess.run([sys.executable, script.name], cwd=tmp_path, check=True, timeout=60)
+    name, *args = PAGES_WITH_SCRIPTS[page]
+    (tmp_path / name).write_text(script_of(page), encoding="utf-8")
+    command = [sys.executable, name, *args]
+    done = subprocess.run(command, cwd=tmp_path, check=True, timeout=60, capture_output=True, text=True)
     assert list((tmp_path / "checkpoints").glob("step-*/manifest.json"))
+    assert done.stdout, "a newcomer who follows the run sees nothing"
+
+
+def test_the_tutorial_leaves_a_person_the_time_to_break_it():
+    """A minute in all, a checkpoint in the first seconds, and the page says which line to wait for."""
+    page = ROOT / "docs/tutorial/first-run.md"
+    script = script_of("docs/tutorial/first-run.md")
+    steps, pause_s, every = (
+        float(re.search(pattern, script)[1]) for pattern in (r"else (\d+)", r"sleep\(([\d.]+)\)", r"step % (\d+)")
+    )
+    assert 45 <= steps * pause_s <= 90
+    assert every * pause_s <= 5
+    assert f"`step {every:.0f} is saved`" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.integration
 @pytest.mark.parametrize("page", PAGES_WITH_SCRIPTS)
 def test_first_scripts_run_as_a_gang(page: str, tmp_path: Path, shared_server: Path):
-    script = tmp_path / PAGES_WITH_SCRIPTS[page]
-    script.write_text(script_of(page), encoding="utf-8")
+    name, *args = PAGES_WITH_SCRIPTS[page]
+    (tmp_path / name).write_text(script_of(page), encoding="utf-8")
     size = ["--nodes", "2", "--procs-per-node", "2"]
     env = {**os.environ, "GANGLINE_HOME": str(shared_server)}
-    command = [GANGLINE, "submit", *size, "--follow", script.name]
+    command = [GANGLINE, "submit", *size, "--follow", name, *args]
     done = subprocess.run(command, cwd=tmp_path, env=env, text=True, capture_output=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     runs = subprocess.run([GANGLINE, "ps", "--json"], env=env, text=True, capture_output=True, check=True)

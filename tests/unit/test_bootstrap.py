@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from pathspec import GitIgnoreSpec
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -78,3 +79,10 @@ def test_a_half_made_environment_is_made_again(bootstrap: ModuleType, tmp_path: 
     assert bootstrap.main() == 1
     assert [sys.executable, "-m", "venv", str(tmp_path / "venv")] in started
     assert not python.exists()
+
+
+def test_what_make_writes_beside_the_sources_is_ignored_by_git_and_cleaned_up():
+    ignored = GitIgnoreSpec.from_lines((ROOT / ".gitignore").read_text().splitlines())
+    assert [name for name in (".venv/x", ".venv.lock", "site/index.html") if not ignored.match_file(name)] == []
+    recipe = (ROOT / "Makefile").read_text().partition("\nclean:")[2]
+    assert '"$(VENV).lock"' in recipe
