@@ -6,6 +6,8 @@ Imports httpx and the standard library; nothing of the server.
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -17,7 +19,7 @@ from typing_extensions import Self
 
 from gangline.client.answers import check_answer, unreachable
 from gangline.client.follow import Follow
-from gangline.domain.errors import NotFound
+from gangline.domain.errors import NotFound, StillEnding
 from gangline.wire.views import (
     CheckpointView,
     EventView,
@@ -34,6 +36,8 @@ __all__ = ["API", "Client"]
 API = "/api/v1"
 _WAIT_SLACK_S = 10.0
 """How much longer than a long poll the client waits for its answer."""
+_ENDING_S = 0.2
+"""How often a run that is still ending is asked to resume."""
 _FOLLOW_READ_S = 30.0
 """A follow stream says something at least every few seconds; after this long its server is taken for dead."""
 
@@ -140,9 +144,23 @@ class Client:
         """Ask a run to stop; its ranks get `grace_s` (default: the spec's) to save."""
         return cast("RunSummary", self._post(f"{_of(run)}/stop", {"grace_s": grace_s}))
 
-    def resume(self, run: str) -> RunSummary:
-        """Queue a run that failed or was stopped once more."""
-        return cast("RunSummary", self._send("POST", f"{_of(run)}/resume", body={}, retry=False).json())
+    def resume(self, run: str, *, patience_s: float = math.inf) -> RunSummary:
+        """Queue a run that failed or was stopped once more.
+
+        Args:
+            patience_s: how long to wait for a run that is still ending.
+        Raises:
+            StillEnding: it did not end in that time.
+            Conflict: the run is not over and nobody has asked it to stop, or it has succeeded.
+        """
+        deadline = time.monotonic() + patience_s
+        while True:
+            try:
+                return cast("RunSummary", self._send("POST", f"{_of(run)}/resume", body={}, retry=False).json())
+            except StillEnding:  # noqa: PERF203 - a request a turn, and a pause
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_ENDING_S)
 
     def events(self, run: str, *, after: int = -1) -> list[EventView]:
         """The run's history after the entry with that `seq`."""

@@ -26,7 +26,7 @@ from gangline.control.views import (
     summary_view,
     tokens_per_s,
 )
-from gangline.domain.errors import Conflict, NotFound, nearest
+from gangline.domain.errors import Conflict, NotFound, StillEnding, nearest
 from gangline.domain.gang import Launch
 from gangline.domain.phase import TERMINAL, Phase, Reason
 from gangline.domain.spec import RunSpec
@@ -208,14 +208,15 @@ class Commands:
         Next attempt, from its newest checkpoint, with fresh budgets.
 
         Raises:
-            Conflict: the run is not over, has succeeded, or still holds machines.
+            StillEnding: it was asked to stop, or still holds machines.
+            Conflict: the run is not over, or has succeeded.
         """
         run = self._store.run(run_id)
+        if run.phase is Phase.STOPPING or (run.phase in TERMINAL and run.handle is not None):
+            raise StillEnding(f"Run `{run_id}` is still ending", fix="Try again once `gangline wait` has returned.")
         if run.phase not in {Phase.FAILED, Phase.STOPPED}:
             fix = "Submit it again to train anew." if run.phase is Phase.SUCCEEDED else "Stop it first."
             raise Conflict(f"Run `{run_id}` is {run.phase}", why="Only what failed or was stopped is resumed", fix=fix)
-        if run.handle is not None:
-            raise Conflict(f"Agents of run `{run_id}` are still ending", fix="Try again in a few seconds.")
         move = Move(phase=Phase.QUEUED, message=f"Resumed by {by}.", reopen=True, changes=_reopened(run))
         moved = self._store.move(run, move, at=self._clock.now())
         if moved is None:

@@ -7,6 +7,7 @@
     │   └── SnapshotRefused the working tree cannot be packed as it is
     ├── NotFound            no such run, rank, attempt, snapshot, metric
     ├── Conflict            the thing exists, but its state forbids the request
+    │   └── StillEnding     it will not for long: the run is on its way to its end
     ├── Unauthorized        no token, or not the right one
     ├── ServerUnreachable   the client found no server, or lost it
     ├── VersionMismatch     command line and server are of different versions
@@ -40,6 +41,7 @@ __all__ = [
     "ServerUnreachable",
     "SnapshotRefused",
     "SpecInvalid",
+    "StillEnding",
     "Transient",
     "Unauthorized",
     "VersionMismatch",
@@ -115,6 +117,12 @@ class Conflict(GanglineError):
     code = "conflict"
     http_status = 409
     exit_code = 75
+
+
+class StillEnding(Conflict):
+    """The run is on its way to its end; the same request can be met then."""
+
+    code = "still_ending"
 
 
 class Unauthorized(GanglineError):

@@ -13,6 +13,7 @@ from gangline.domain.errors import (
     InvalidRequest,
     NotFound,
     ServerUnreachable,
+    StillEnding,
     Unauthorized,
     VersionMismatch,
 )
@@ -88,6 +89,17 @@ def test_a_call_is_repeated_once_and_no_more():
     with pytest.raises(ServerUnreachable):
         client.health()
     assert tries == [1]
+
+
+def test_resume_waits_for_a_run_that_is_still_ending(monkeypatch):
+    monkeypatch.setattr("gangline.client.client._ENDING_S", 0.0)
+    ending = {"error": {"code": "still_ending", "what": "W", "why": "", "fix": ""}}
+    answers = [answer(ending, 409), answer(ending, 409), answer(make_summary(id="a"))]
+    client = Client(http_of(lambda _: answers.pop(0)))
+    assert client.resume("a")["id"] == "a"
+    answers += [answer(ending, 409)]
+    with pytest.raises(StillEnding):
+        client.resume("a", patience_s=0.0)
 
 
 def test_resume_is_not_repeated_once_it_may_have_happened():

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gangline.domain.errors import Conflict, GanglineError, NotFound, SpecInvalid
+from gangline.domain.errors import Conflict, GanglineError, NotFound, SpecInvalid, StillEnding
 from gangline.domain.spec import EntryKind, SnapshotRef, Strategy
 from gangline.snapshot.manifest import FileEntry, Manifest
 from gangline.snapshot.objects import ObjectStore
@@ -161,6 +161,17 @@ def test_runs_are_listed_newest_first_and_filtered(plant):
     assert plant.commands.counts() == (0, 1)
 
 
+def test_a_run_that_was_asked_to_stop_can_be_resumed_once_it_has_ended(plant):
+    run = plant.submit()
+    plant.tick()
+    with pytest.raises(Conflict, match="is starting") as refused:
+        plant.commands.resume(run, by="bob")
+    assert not isinstance(refused.value, StillEnding)
+    plant.commands.stop(run, grace_s=None, by="bob")
+    with pytest.raises(StillEnding):
+        plant.commands.resume(run, by="bob")
+
+
 def test_resume_queues_the_next_attempt_with_fresh_budgets(plant):
     run = plant.submit(max_restarts=1)
     plant.tick()
@@ -170,7 +181,7 @@ def test_resume_queues_the_next_attempt_with_fresh_budgets(plant):
     leader.begin()
     leader.end("failed", restart_message="no restarts left")
     plant.tick()
-    with pytest.raises(Conflict, match="still ending"):
+    with pytest.raises(StillEnding):
         plant.commands.resume(run, by="bob")
     plant.backend.kill(run)
     plant.tick(2)
