@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gangline.agent.classify import RankEnd, exit_status
+from gangline.agent.memory import Memory
 from gangline.agent.storage import Resume
 from gangline.domain.phase import Reason
 
@@ -31,6 +32,8 @@ class RankRecord:
     error: Mapping[str, Any] | None = None
     log_tail: str = ""
     kernel_oom_kills: int = 0
+    memory: Memory | None = None
+    """Of its node, just after it had ended."""
 
     @property
     def failed(self) -> bool:
@@ -56,6 +59,7 @@ class RankRecord:
             log_tail=self.log_tail,
             peak_rss_bytes=self.peak_rss_bytes,
             kernel_oom_kills=self.kernel_oom_kills,
+            memory=self.memory,
         )
 
 

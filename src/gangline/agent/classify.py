@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gangline.agent.memory import Memory
 from gangline.domain.phase import Reason
 
 __all__ = ["RankEnd", "Verdict", "decide_port_taken", "decide_verdict", "exit_status", "format_bytes", "signal_name"]
 
 _SIGNAL_BASE = 128
+_NEARLY_FULL = 0.9
+"""Share of a node's memory from which on SIGKILL is probably the kernel's."""
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 _MEMORY_TYPES = re.compile(r"(^|\.)(MemoryError|OutOfMemoryError|XlaRuntimeError|ResourceExhaustedError)$")
@@ -42,6 +45,8 @@ class RankEnd:
     peak_rss_bytes: int | None = None
     kernel_oom_kills: int = 0
     """How often the kernel killed for memory in this node's control group while the attempt ran."""
+    memory: Memory | None = None
+    """Of the node, just after the rank had ended and its own memory was free again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,8 +129,17 @@ def _verdict_of_signal(end: RankEnd, who: str, number: int) -> Verdict:
             reason=Reason.OUT_OF_MEMORY,
             message=f"{who} was killed by SIGKILL (137) by the kernel because memory ran out{_peak(end)}.",
         )
-    hint = "probably memory, if nobody killed it by hand"
-    return Verdict(reason=Reason.KILLED, message=f"{who} was killed by SIGKILL (137){_peak(end)}; {hint}.")
+    return Verdict(reason=Reason.KILLED, message=f"{who} was killed by SIGKILL (137){_peak(end)}; {_killer(end)}.")
+
+
+def _killer(end: RankEnd) -> str:
+    """Who may have sent SIGKILL. Memory is named only where the rank and what else runs there came near the limit."""
+    if end.memory is not None and end.peak_rss_bytes is not None:
+        used = end.memory.used_bytes + end.peak_rss_bytes
+        if used >= _NEARLY_FULL * end.memory.limit_bytes:
+            limit = format_bytes(end.memory.limit_bytes)
+            return f"probably the kernel, since with it nearly all memory of the node was in use ({limit})"
+    return "who sent it is not known: `kill -9`, the kernel, an operator"
 
 
 def _reason_of_error(end: RankEnd, error_type: str, error_text: str) -> Reason:

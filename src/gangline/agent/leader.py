@@ -16,6 +16,7 @@ from gangline.agent.attempt import Attempt, Ending, RankRecord
 from gangline.agent.control import ControlFile, StopRequest, parse_request
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.members import Member, Members
+from gangline.agent.memory import Memory
 from gangline.agent.node import Node
 from gangline.agent.rendezvous import ReservedPort, reserve_port
 from gangline.agent.result import Outcome, decide_outcome, render_result
@@ -133,6 +134,7 @@ class Leader:
             setattr(record, key, message[key])
         record.ended = message["time"]
         record.kernel_oom_kills = message["oom_kills"]
+        record.memory = Memory(**message["memory"]) if message["memory"] else None
         if record.failed and attempt.ending is None:
             self._end(Ending(cause="failure", time=time.time()))
 

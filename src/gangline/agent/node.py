@@ -20,6 +20,7 @@ from gangline.agent.choose import ReasonedStarter
 from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms
 from gangline.agent.loop import Loop, Timer
+from gangline.agent.memory import Memory, read_memory
 from gangline.agent.processes import find_descendants, is_python, reap, send
 from gangline.agent.rendezvous import ReservedPort, reserve_port
 from gangline.agent.sampler import LogIndex, count_oom_kills
@@ -289,6 +290,7 @@ class Node:
             "started": local.started,
             "log_tail": tail,
             "oom_kills": self._new_oom_kills(attempt),
+            "memory": _describe_memory(read_memory()) if failed else None,
         }
         self._report({"say": "exited", "attempt": attempt.folder.number, **facts, **extra})
 
@@ -396,6 +398,10 @@ class Node:
 
     def _report_cleared(self, attempt: LocalAttempt, *, stuck: list[int]) -> None:
         self._report({"say": "cleared", "attempt": attempt.folder.number, "stuck": stuck})
+
+
+def _describe_memory(memory: Memory | None) -> dict[str, int] | None:
+    return None if memory is None else {"limit_bytes": memory.limit_bytes, "used_bytes": memory.used_bytes}
 
 
 def _read_tail(path: str) -> str:

@@ -19,7 +19,7 @@ from gangline.wire.views import EventView, LogChunk, RunSummary
 if TYPE_CHECKING:
     from gangline.client.client import Client
 
-__all__ = ["Following", "follow_run", "make_printer", "say_detached", "say_end"]
+__all__ = ["Following", "Story", "follow_run", "make_printer", "say_detached", "say_end"]
 
 _RANK_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
 
@@ -41,6 +41,24 @@ class Following:
     """Print the items of the stream, one JSON object a line."""
 
 
+@dataclass(slots=True)
+class Story:
+    """What people have been told of a run's history, so that nothing is said twice.
+
+    Why an attempt ended is why the run moves to its next phase: two events, one sentence.
+    """
+
+    _said: str = ""
+
+    def is_news(self, event: EventView) -> bool:
+        """Whether an event says anything that the one before it did not; it counts as said from then on."""
+        message = event["message"]
+        if not message or message in self._said or _is_told_otherwise(event):
+            return False
+        self._said = message
+        return True
+
+
 def follow_run(client: Client, run_id: str, wanted: Following) -> int:
     """Print until the run is over.
 
@@ -50,11 +68,15 @@ def follow_run(client: Client, run_id: str, wanted: Following) -> int:
     several = wanted.ranks is None or len(wanted.ranks) != 1
     printer = make_printer(Terminal.from_stream(), labelled=several, raw=wanted.raw)
     ended: RunSummary | None = None
+    story = Story()
     stream = client.follow(run_id, ranks=wanted.ranks, attempt=wanted.attempt, tail=wanted.tail, after=wanted.after)
     try:
         for item in stream:
             ended = item.get("end", ended)
-            _show(item, printer, as_json=wanted.as_json)
+            if wanted.as_json:
+                _write(json.dumps(item) + "\n")
+            else:
+                _show(item, printer, story)
     except KeyboardInterrupt:
         printer.break_line()
         say_detached(run_id)
@@ -84,22 +106,18 @@ def say_detached(run_id: str) -> None:
     )
 
 
-def _show(item: Mapping[str, Any], printer: LogPrinter, *, as_json: bool) -> None:
-    if as_json:
-        _write(json.dumps(item) + "\n")
-    elif "text" in item:
+def _show(item: Mapping[str, Any], printer: LogPrinter, story: Story) -> None:
+    if "text" in item:
         printer.feed(cast("LogChunk", item))
-    elif "event" in item:
+    elif "event" in item and story.is_news(item["event"]):
         if sys.stdout.isatty():  # elsewhere stdout is the ranks' alone, to the byte
             printer.break_line()
         _say_event(item["event"])
 
 
 def _say_event(event: EventView) -> None:
-    if event["message"] and not _is_told_otherwise(event):
-        terminal = Terminal.from_stream(sys.stderr)
-        line = f"gangline {render_clock(event['time'])} {visible(event['message'])}"
-        say(terminal.paint(line, dim=True), err=True)
+    terminal = Terminal.from_stream(sys.stderr)
+    say(terminal.paint(f"gangline {render_clock(event['time'])} {visible(event['message'])}", dim=True), err=True)
 
 
 def _is_told_otherwise(event: EventView) -> bool:

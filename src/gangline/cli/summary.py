@@ -62,11 +62,12 @@ def render_summary(run: RunDetail, terminal: Terminal, *, metric: MetricView | N
     Args:
         metric: the curve to draw, if any; `main_metric` says which to fetch.
     """
+    told = explain(run, terminal.now)
     blocks = [
         _render_head(run, terminal),
         _render_facts(run, terminal),
         _titled("first failure", _last_failure(run, terminal), terminal),
-        _titled("attempts", render_attempts(run["attempts"], terminal, indent=2), terminal),
+        _titled("attempts", render_attempts(run["attempts"], terminal, indent=2, told=told), terminal),
         _titled(metric["name"], _indent(render_metric_plot(metric, terminal)), terminal) if metric else [],
         _titled("checkpoints", _newest_checkpoints(run["checkpoints"], terminal), terminal),
         _render_origin(run, terminal),
@@ -105,8 +106,14 @@ def render_metric_plot(metric: MetricView, terminal: Terminal, *, height: int = 
     return lines or [f"nothing to draw: none of its {render_count(metric['count'], 'value')} is finite"]
 
 
-def render_attempts(attempts: Sequence[AttemptView], terminal: Terminal, *, indent: int = 0) -> list[str]:
-    """A row for each attempt: how it ended and why, how long it took, where it started from."""
+def render_attempts(
+    attempts: Sequence[AttemptView], terminal: Terminal, *, indent: int = 0, told: str = ""
+) -> list[str]:
+    """A row for each attempt: how it ended and why, how long it took, where it started from.
+
+    Args:
+        told: what stands above already and is not said again.
+    """
     if not attempts:
         return []
     columns = [
@@ -118,7 +125,7 @@ def render_attempts(attempts: Sequence[AttemptView], terminal: Terminal, *, inde
         Column(title="start", drop=6),
         Column(title="why", shrink_to=16, drop=4),
     ]
-    rows = [_attempt_row(attempt, terminal.now) for attempt in attempts]
+    rows = [_attempt_row(attempt, terminal.now, told) for attempt in attempts]
     return render_table(columns, rows, terminal, indent=indent)
 
 
@@ -240,7 +247,7 @@ def _last_failure(run: RunDetail, terminal: Terminal) -> list[str]:
     return []
 
 
-def _attempt_row(attempt: AttemptView, now: float) -> tuple[str, ...]:
+def _attempt_row(attempt: AttemptView, now: float, told: str) -> tuple[str, ...]:
     started, ended = attempt["started"], attempt["ended"]
     took = None if started is None else (ended or now) - started
     step = attempt["resume_step"]
@@ -251,7 +258,7 @@ def _attempt_row(attempt: AttemptView, now: float) -> tuple[str, ...]:
         render_duration(took),
         f"step {step}" if step is not None else ("checkpoint" if attempt["resume"] else "-"),
         attempt["start_mode"] or "-",
-        attempt["message"],
+        "as said above" if attempt["message"] and attempt["message"] in told else attempt["message"],
     )
 
 

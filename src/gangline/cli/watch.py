@@ -15,7 +15,7 @@ import click
 from gangline.cli import connection
 from gangline.cli.describe import describe_phase, exit_code_of, explain, is_over, num_ranks, run_duration_s
 from gangline.cli.failure import EXIT_INTERRUPTED
-from gangline.cli.follow import say_detached
+from gangline.cli.follow import Story, say_detached
 from gangline.cli.logtext import LineAssembler
 from gangline.cli.options import Whole, run_argument
 from gangline.cli.plot import render_sparkline
@@ -126,20 +126,21 @@ def render_change(before: RunDetail | None, run: RunDetail, events: Iterable[Eve
 
 def _watch_plain(client: Client, run_id: str) -> RunDetail:
     before: RunDetail | None = None
+    story = Story()
     rate, last_step_time, shown_step = Rate(), -math.inf, None
     seen = -1
     while True:
         run = client.run(run_id)
         events = [event for event in run["events"] if event["seq"] > seen]
         seen = max((event["seq"] for event in events), default=seen)
-        lines = render_change(before, run, events if before else events[-3:])
+        news = [event for event in (events if before else events[-3:]) if story.is_news(event)]
+        lines = render_change(before, run, news)
         now = time.monotonic()
         speed = rate.update(run, now)
         if run["step"] != shown_step and (now - last_step_time >= _PLAIN_STEP_S or is_over(run)):
             last_step_time, shown_step = now, run["step"]
-            lines.append(
-                f"{render_clock(time.time())} {_progress_line(View(run=run, rate=speed), Terminal(unicode=False))}"
-            )
+            step = f"{render_clock(time.time())} {_progress_line(View(run=run, rate=speed), Terminal(unicode=False))}"
+            lines = [step, *lines] if is_over(run) else [*lines, step]  # the end of a run is the last thing said
         for line in lines:
             say(line)
         if is_over(run):

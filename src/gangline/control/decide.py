@@ -201,7 +201,7 @@ def _end(facts: Facts, attempt: AttemptRow) -> Move:
     changes["told_attempt"] = attempt.number
     message = attempt.message
     if phase is Phase.FAILED and attempt.restart_message:
-        message = f"{message} ({attempt.restart_message})".strip()
+        message = f"{message} {_sentence(attempt.restart_message)}".strip()
     return Move(phase=phase, reason=reason, message=message, changes=changes)
 
 
@@ -269,7 +269,7 @@ def _lost(facts: Facts) -> list[Step]:
     outcome = "preempted" if preempted else "failed"
     closed = _close(facts, outcome=outcome, reason=reason, message=message, restart_message=decision.message)
     if not decision.restart:
-        return [_give_up(facts, reason, f"{message} ({decision.message})", closed)]
+        return [_give_up(facts, reason, f"{message} {_sentence(decision.message)}", closed)]
     changes = {
         **_next_launch(facts.run),
         "not_before": facts.now + decision.delay_s,

@@ -34,17 +34,11 @@ def decide_restart(policy: RestartPolicy, used: Mapping[Budget, int], reason: Re
     """
     budget = BUDGET_OF[reason]
     if budget is None:
-        return RestartDecision(restart=False, delay_s=0.0, budget=None, message=f"{reason} is never retried")
+        return RestartDecision(restart=False, delay_s=0.0, budget=None, message=f"no restart follows {reason}")
     limit = _limit_of(policy, budget)
     spent = used.get(budget, 0)
     if limit is not None and spent >= limit:
-        flag = {
-            Budget.USER: "--max-restarts",
-            Budget.INFRASTRUCTURE: "--max-infra-restarts",
-            Budget.PREEMPTION: "--max-preemptions",
-        }
-        message = f"no restarts left ({spent} of {limit}, {budget} budget; {flag[budget]} sets it)"
-        return RestartDecision(restart=False, delay_s=0.0, budget=budget, message=message)
+        return RestartDecision(restart=False, delay_s=0.0, budget=budget, message=_refusal(budget, limit))
     of = "no limit" if limit is None else f"of {limit}"
     return RestartDecision(
         restart=True,
@@ -52,6 +46,17 @@ def decide_restart(policy: RestartPolicy, used: Mapping[Budget, int], reason: Re
         budget=budget,
         message=f"restart {spent + 1} {of} ({budget})",
     )
+
+
+def _refusal(budget: Budget, limit: int) -> str:
+    flag = {
+        Budget.USER: "--max-restarts",
+        Budget.INFRASTRUCTURE: "--max-infra-restarts",
+        Budget.PREEMPTION: "--max-preemptions",
+    }[budget]
+    if limit == 0:
+        return f"no restart: {flag} is 0"
+    return f"no restart is left: all {limit} of {flag} were used" if limit > 1 else f"no restart is left of {flag} 1"
 
 
 def _limit_of(policy: RestartPolicy, budget: Budget) -> int | None:

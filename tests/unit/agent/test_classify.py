@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gangline.agent.classify import RankEnd, decide_port_taken, decide_verdict, exit_status, format_bytes, signal_name
+from gangline.agent.memory import Memory
 from gangline.domain.phase import Reason
 
 BASE = RankEnd(rank=2, node=1, host="gpu7", exit_code=1, signal=None)
@@ -13,6 +14,12 @@ BASE = RankEnd(rank=2, node=1, host="gpu7", exit_code=1, signal=None)
 
 def end(**changes: Any) -> RankEnd:
     return replace(BASE, **changes)
+
+
+def killed(*, peak: int, used: int) -> RankEnd:
+    """Ended by SIGKILL on a node of 16 GiB, of which others use that much."""
+    memory = Memory(limit_bytes=16 << 30, used_bytes=used)
+    return end(exit_code=None, signal=9, peak_rss_bytes=peak, memory=memory)
 
 
 def error(kind: str, message: str = "") -> dict[str, Any]:
@@ -33,7 +40,10 @@ def error(kind: str, message: str = "") -> dict[str, Any]:
         (end(error=error("KeyError", "x"), log_tail="MemoryError: earlier"), Reason.USER_ERROR, "KeyError"),
         (end(error=error("OSError", "[Errno 28] No space left on device")), Reason.STORAGE, "could not write"),
         (end(error=error("torch.distributed.DistNetworkError", "timed out")), Reason.RENDEZVOUS_FAILED, "join"),
-        (end(exit_code=None, signal=9), Reason.KILLED, "probably memory"),
+        (end(exit_code=None, signal=9), Reason.KILLED, "who sent it is not known: `kill -9`, the kernel, an operator."),
+        (killed(peak=281 << 20, used=2 << 30), Reason.KILLED, "who sent it is not known"),
+        (killed(peak=12 << 30, used=3 << 30), Reason.KILLED, "probably the kernel, since with it nearly all memory"),
+        (killed(peak=4 << 30, used=11 << 30), Reason.KILLED, "in use (16.0 GiB)"),
         (end(exit_code=None, signal=9, peak_rss_bytes=3 << 30), Reason.KILLED, "peak memory was 3.0 GiB"),
         (end(exit_code=None, signal=9, kernel_oom_kills=1), Reason.OUT_OF_MEMORY, "by the kernel"),
         (end(exit_code=137), Reason.KILLED, "(137)"),

@@ -119,8 +119,25 @@ def test_watching_in_a_pipe_prints_changes(gangline: Any, client: Any, make: Any
     result = gangline("watch", "a")
     assert result.code == 2
     told = [line.partition(" ")[2] for line in result.out.splitlines()]
-    assert told == ["started", "step 120/200 60%", "rank 1 died", told[-1]]
-    assert told[-1].startswith("step 130/200 65%")
+    assert told == ["started", "step 120/200 60%", told[2], "rank 1 died"]
+    assert told[2].startswith("step 130/200 65%")
+
+
+DIED = "Rank 1 died. No restart: --max-restarts is 0."
+
+
+def test_why_a_run_failed_is_said_once(gangline: Any, client: Any, make: Any):
+    events = [event(5, f"Attempt 0 failed. {DIED}", "attempt_ended"), event(6, DIED)]
+    attempt = make.attempt(0, outcome="failed", reason="killed", message="Rank 1 died.")
+    ended = make.run(id="a", phase="failed", exit_code=9, message=DIED, events=events, attempts=[attempt])
+    client.runs = {"a": ended}
+    client.stream = [*({"event": one} for one in events), {"end": ended}]
+    assert gangline("logs", "a", "-f").err.count("Rank 1 died") == 1
+    assert gangline("watch", "a").out.count("Rank 1 died") == 1
+    shown = gangline("show", "a").out
+    assert shown.count("Rank 1 died") == 1
+    assert DIED in shown
+    assert "as said above" in shown
 
 
 def test_ctrl_c_ends_only_the_watching(gangline: Any, client: Any, make: Any, monkeypatch: pytest.MonkeyPatch):

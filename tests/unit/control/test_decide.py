@@ -164,11 +164,11 @@ def test_no_state_leads_to_an_illegal_move(phase):
 
 
 def test_the_end_carries_the_code_and_reason_of_the_leader():
-    (move,) = decide(facts(Phase.RUNNING, replace(ENDS, restart_message="no restarts left")))
+    (move,) = decide(facts(Phase.RUNNING, replace(ENDS, restart_message="no restart: --max-restarts is 0")))
     assert move.reason is Reason.KILLED
     assert move.changes["exit_code"] == 3
     assert move.changes["ended"] == 90.0
-    assert move.message == "Rank 1 died. (no restarts left)"
+    assert move.message == "Rank 1 died. No restart: --max-restarts is 0."
 
 
 def test_the_next_launch_has_the_next_number_and_waits_its_delay():

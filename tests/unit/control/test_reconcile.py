@@ -133,7 +133,7 @@ def test_a_lost_launch_is_followed_by_another_until_the_budget_is_spent(plant):
     plant.tick(3)
     row = plant.store.run(run)
     assert (row.phase.value, row.reason.value, row.exit_code) == ("failed", "node_lost", 71)
-    assert "no restarts left" in row.message
+    assert "No restart" in row.message
     assert [attempt.outcome for attempt in plant.store.attempts(run)] == ["failed", "failed"]
 
 
