@@ -3,7 +3,7 @@
     gangline submit [options] train.py [args]       a script (or notebook.ipynb)
     gangline submit [options] -m package.module [args]
     gangline submit [options] -- command [args]
-    gangline submit [options] -f run.yaml
+    gangline submit [options] -f run.yaml [-- args]
 
 Everything after the script belongs to the script; one `--` right after it is dropped. Slips are refused here, before
 anything is packed. Reads the file system (is it there? what is near?), writes nothing.
@@ -22,11 +22,13 @@ from pathlib import Path
 from gangline.domain.errors import InvalidRequest
 from gangline.domain.spec import EntryKind
 
-__all__ = ["Entry", "SubmitLine", "parse_entry", "split_line"]
+__all__ = ["Entry", "SubmitLine", "file_args", "parse_entry", "split_line"]
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _SUFFIXES = {".py": EntryKind.SCRIPT, ".ipynb": EntryKind.NOTEBOOK}
+_NO_RUN = frozenset({"--dry-run", "--help"})
+"""Options of ours with which nobody wants a run to start."""
 _LAUNCHERS = frozenset({"torchrun", "mpirun", "horovodrun", "deepspeed", "accelerate", "srun"})
 _MOST_FILES_SEEN = 5_000
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
@@ -101,6 +103,27 @@ def parse_entry(line: SubmitLine, *, flags: Mapping[str, bool], folder: Path) ->
     return _with_notes(_parse_script(line, folder), rest, flags)
 
 
+def file_args(line: SubmitLine, file: str, layers: Mapping[str, object]) -> tuple[str, ...] | None:
+    """What stands behind `--` beside `-f` and takes the place of the file's `args`; None: the line names what runs.
+
+    Args:
+        file: name of the file of `-f`.
+        layers: what it and the project's defaults say.
+    Raises:
+        InvalidRequest: the file runs a command, whose arguments cannot be told from the command.
+    """
+    if not line.separated or not layers.get("entry"):
+        return None
+    if layers.get("entry_kind") != EntryKind.COMMAND.value:
+        return line.rest
+    if line.rest and line.rest[0].startswith("-"):
+        raise InvalidRequest(
+            f"{file} runs a command, which is replaced as a whole",
+            fix=f"Write all of it: gangline submit -f {file} -- {layers['entry']} … {' '.join(line.rest)}",
+        )
+    return None
+
+
 def _line(argv: Sequence[str], position: int, *, separated: bool) -> SubmitLine:
     rest = argv[position + 1 :] if separated else argv[position:]
     return SubmitLine(options=tuple(argv[:position]), separated=separated, rest=tuple(rest))
@@ -112,7 +135,10 @@ def _option_length(argv: Sequence[str], position: int, flags: Mapping[str, bool]
     if name not in flags:
         if not name.startswith("--") and name[:2] in flags:  # -fFILE, or flags in one word
             return 1
-        raise InvalidRequest(f"`gangline submit` has no option `{name}`", fix=_nearest_option(name, flags))
+        fix = _nearest_option(name, flags)
+        if file := _file_of(argv[:position]):
+            fix += f"\nFor what {file} runs: gangline submit -f {file} -- {name} …"
+        raise InvalidRequest(f"`gangline submit` has no option `{name}`", fix=fix)
     if equals or not flags[name]:
         return 1
     value = argv[position + 1] if position + 1 < len(argv) else None
@@ -122,6 +148,16 @@ def _option_length(argv: Sequence[str], position: int, flags: Mapping[str, bool]
             f"`{name}` needs a value", why=f"After it, {found}.", fix=f"Write {name}=VALUE or {name} VALUE."
         )
     return 2
+
+
+def _file_of(words: Sequence[str]) -> str:
+    """The file of `-f` among options; "" without one."""
+    for position, word in enumerate(words):
+        if word in {"-f", "--file"}:
+            return words[position + 1] if position + 1 < len(words) else ""
+        if word.startswith("--file="):
+            return word.partition("=")[2]
+    return ""
 
 
 def _nearest_option(name: str, flags: Mapping[str, bool]) -> str:
@@ -241,6 +277,13 @@ def _with_notes(entry: Entry, rest: Sequence[str], flags: Mapping[str, bool]) ->
     ours = [word for word in entry.args if word.startswith("--") and word.partition("=")[0] in flags]
     if not ours:
         return entry
+    harmless = next((word for word in ours if word in _NO_RUN), None)
+    if harmless:
+        raise InvalidRequest(
+            f"`{harmless}` stands after `{entry.entry}`, so that it would go to the script and a run would start",
+            fix=f"For Gangline: gangline submit {harmless} {entry.entry}\n"
+            f"For the script: gangline submit {entry.entry} -- {harmless}",
+        )
     note = (
         f"note: {', '.join(ours)} after {entry.entry} {'goes' if len(ours) == 1 else 'go'} to the script; "
         f"options of gangline stand before it"

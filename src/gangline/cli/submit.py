@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli import connection
-from gangline.cli.argv import parse_entry
+from gangline.cli.argv import Entry, file_args, parse_entry
 from gangline.cli.describe import exit_code_of, num_ranks
 from gangline.cli.failure import EXIT_INTERRUPTED
 from gangline.cli.follow import Following, follow_run, say_detached, say_end
 from gangline.cli.options import echo_json, echo_lines, json_option
 from gangline.cli.specoptions import SubmitCommand, flag_table, make_spec_options, spec_values, submit_line
-from gangline.cli.submitted import render_launch, render_submitted
+from gangline.cli.submitted import list_keys, parse_files, render_dry_run, render_launch, render_submitted
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import visible
 from gangline.cli.wait import wait_until_over
@@ -45,6 +46,7 @@ _EPILOG = """Examples:
   gangline submit -- ./train.sh --fast             # any program, once for each rank
   gangline submit -- "./prepare && ./train | tee log"  # one text: a line for bash, with pipefail
   gangline submit -f run.yaml --name second-try    # a run file; options win over it
+  gangline submit -f run.yaml -- --lr 1e-4         # other arguments than the file's
 
 `python train.py` means the script, run by that python. gangline.yaml in the project's root sets defaults."""
 
@@ -67,7 +69,11 @@ class _After:
 @click.option("-F", "--follow", is_flag=True, help="Follow the output; exit with the run's code. Ctrl-C detaches.")
 @click.option("--wait", is_flag=True, help="Return when the run is over, with its code.")
 @click.option("--detach", is_flag=True, help="Return at once; the default.")
-@click.option("--dry-run", is_flag=True, help="Check everything and print exactly what the backend would get.")
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Check everything; print what would be packed and run, and exactly what the backend would get.",
+)
 @json_option()
 @click.pass_context
 def command(ctx: click.Context, /, **options: Any) -> int:  # noqa: ANN401 - the spec's own options come on top
@@ -79,32 +85,60 @@ def command(ctx: click.Context, /, **options: Any) -> int:  # noqa: ANN401 - the
     if options["detach"] and (options["follow"] or options["wait"]):
         raise InvalidRequest("--detach contradicts --follow and --wait", fix="Keep one of them.")
     after = _After(follow=options["follow"], wait=options["wait"], as_json=options["as_json"])
-    prepared = _prepare(_build_spec(ctx, options["file"], spec_values(options)), options["include"])
+    wanted = _build_spec(ctx, options["file"], spec_values(options))
+    prepared = _prepare(wanted.spec, options["include"])
     client = connection.connect()
     if options["dry_run"]:
-        return _print_dry_run(client, prepared, as_json=after.as_json)
+        return _print_dry_run(client, prepared, wanted.sources, as_json=after.as_json)
     return _finish(client, _send(client, prepared), after)
 
 
 command.params += make_spec_options()
 
 
-def _build_spec(ctx: click.Context, file: Path | None, values: dict[str, Any]) -> RunSpec:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """What is to run, and which keys each source has set; later ones win."""
+
+    spec: RunSpec
+    sources: Mapping[str, Sequence[str]]
+
+
+def _build_spec(ctx: click.Context, file: Path | None, values: dict[str, Any]) -> _Wanted:
     """Defaults of the project, then the file, then the command line; later ones win."""
     from gangline.snapshot.root import find_root  # noqa: PLC0415 - only here
 
-    folder = Path.cwd()
-    entry = parse_entry(submit_line(ctx), flags=flag_table(ctx.command), folder=folder)
-    if entry is not None:
-        for note in entry.notes:
-            say(note, err=True)
-        values = {**values, "entry": entry.entry, "entry_kind": entry.kind.value, "args": entry.args}
-        values["environment.python"] = values["environment.python"] or entry.python
-    layers = merge_layers(defaults_from_project(find_root(folder)), partial_from_yaml(file) if file else {})
+    folder, line = Path.cwd(), submit_line(ctx)
+    defaults, from_file = defaults_from_project(find_root(folder)), partial_from_yaml(file) if file else {}
+    layers = merge_layers(defaults, from_file)
+    args = file_args(line, str(file), layers) if file else None
+    if args is None:
+        values = {**values, **_entry_values(parse_entry(line, flags=flag_table(ctx.command), folder=folder), values)}
     mapping = apply_flags(layers, values)
+    if args is not None:
+        mapping["args"] = list(args)
     if not mapping.get("entry"):
         raise _nothing_to_run(folder, file)
-    return spec_from_mapping(mapping)
+    sources = {
+        "gangline.yaml": list_keys(defaults),
+        str(file): list_keys(from_file),
+        "command line": [
+            *(key for key, value in values.items() if value not in (None, ())),
+            *(["args"] if args else []),
+        ],
+    }
+    return _Wanted(spec=spec_from_mapping(mapping), sources=sources)
+
+
+def _entry_values(entry: Entry | None, values: Mapping[str, Any]) -> dict[str, Any]:
+    """What the line says of the entry, as values of options; notes on it are said."""
+    if entry is None:
+        return {}
+    for note in entry.notes:
+        say(note, err=True)
+    python = values["environment.python"] or entry.python
+    found = {"entry": entry.entry, "entry_kind": entry.kind.value, "args": entry.args}
+    return {**found, "environment.python": python}
 
 
 def _nothing_to_run(folder: Path, file: Path | None) -> InvalidRequest:
@@ -133,12 +167,14 @@ def _send(client: Client, prepared: Prepared) -> RunDetail:
     return send(prepared, client=client, command=["gangline", *sys.argv[1:]])
 
 
-def _print_dry_run(client: Client, prepared: Prepared, *, as_json: bool) -> int:
-    launch = client.check(spec_to_mapping(replace(prepared.spec, snapshot=None)))
+def _print_dry_run(client: Client, prepared: Prepared, sources: Mapping[str, Sequence[str]], *, as_json: bool) -> int:
+    launch = parse_files(client.check(spec_to_mapping(replace(prepared.spec, snapshot=None))))
     if as_json:
         echo_json(launch)
-    else:
-        echo_lines(render_launch(launch, Terminal.from_stream()))
+        return 0
+    terminal, manifest = Terminal.from_stream(), prepared.packed.manifest
+    code = {**manifest.code.to_dict(), "num_files": manifest.num_files, "size_bytes": manifest.size_bytes}
+    echo_lines([*render_dry_run(prepared.spec, code, sources, terminal), "", *render_launch(launch, terminal)])
     return 0
 
 

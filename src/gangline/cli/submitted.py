@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from gangline.cli.describe import describe_code, next_commands, num_ranks
 from gangline.cli.terminal import Terminal
 from gangline.cli.text import render_count, visible
-from gangline.wire.views import RunDetail
+from gangline.domain.spec import EntryKind, RunSpec
+from gangline.wire.views import CodeView, RunDetail
 
-__all__ = ["render_launch", "render_submitted"]
+__all__ = ["list_keys", "parse_files", "render_dry_run", "render_launch", "render_submitted"]
+
+_SECTIONS = frozenset({"resources", "environment", "checkpoint", "restarts", "stop"})
 
 _LABEL = 8
 
@@ -32,6 +35,57 @@ def render_submitted(run: RunDetail, terminal: Terminal) -> list[str]:
     return [head, *_block("packed", code, terminal), *_block("next", steps, terminal)]
 
 
+def render_dry_run(
+    spec: RunSpec, code: Mapping[str, Any], sources: Mapping[str, Sequence[str]], terminal: Terminal
+) -> list[str]:
+    """What would run, how, and from where each value comes; what would be packed and left out.
+
+    Args:
+        spec: complete, as it would be sent.
+        code: as `CodeView`.
+        sources: keys that each source sets, later ones winning; all other keys have their defaults.
+    """
+    ranks = spec.resources.procs_per_node or spec.resources.gpus_per_node or 1
+    nodes = spec.resources.nodes
+    gang = f"{render_count(nodes, 'node')} x {render_count(ranks, 'rank')}" + (
+        f" = {nodes * ranks} ranks" if nodes > 1 else ""
+    )
+    words = [*(["-m"] if spec.entry_kind is EntryKind.MODULE else []), spec.entry, *spec.args]
+    return [
+        terminal.heading("Nothing was queued. This would run:"),
+        *_block("run", [visible(shlex.join(words))], terminal),
+        *_block("gang", [f"{gang} in pool {visible(spec.pool)}"], terminal),
+        *_block("python", [visible(str(spec.environment.python))], terminal),
+        *_block("packed", describe_code(cast("CodeView", code)), terminal),
+        *_block("set by", [f"{visible(name)}: {', '.join(keys)}" for name, keys in _winning(sources)], terminal),
+    ]
+
+
+def list_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Every key that a layer of a spec sets, dotted."""
+    found = []
+    for key, value in mapping.items():
+        inner = isinstance(value, Mapping) and not prefix and key in _SECTIONS
+        found += list_keys(value, f"{key}.") if inner else [f"{prefix}{key}"]
+    return found
+
+
+def parse_files(launch: Mapping[str, Any]) -> dict[str, Any]:
+    """What the backend would get, with its JSON files as what they hold."""
+    files = {
+        path: json.loads(text) if path.endswith(".json") else text for path, text in launch.get("files", {}).items()
+    }
+    return {**launch, "files": files}
+
+
+def _winning(sources: Mapping[str, Sequence[str]]) -> list[tuple[str, list[str]]]:
+    """Each source with the keys that no later one sets."""
+    names = list(sources)
+    later = {name: {key for after in names[i + 1 :] for key in sources[after]} for i, name in enumerate(names)}
+    kept = [(name, [key for key in sources[name] if key not in later[name]]) for name in names]
+    return [(name, keys) for name, keys in kept if keys]
+
+
 def render_launch(launch: Mapping[str, Any], terminal: Terminal) -> list[str]:
     """Exactly what the backend would be given: one command for each node, variables, files, and the rest as JSON."""
     commands = launch.get("commands", ())
@@ -43,7 +97,8 @@ def render_launch(launch: Mapping[str, Any], terminal: Terminal) -> list[str]:
     for name, value in sorted(launch.get("env", {}).items()):
         lines.append(f"{terminal.heading('env')} {visible(name)}={visible(shlex.quote(value))}")
     for path, text in sorted(launch.get("files", {}).items()):
-        lines += [f"{terminal.heading('file')} {visible(path)}", *_quote(text)]
+        shown = text if isinstance(text, str) else json.dumps(text, indent=2)
+        lines += [f"{terminal.heading('file')} {visible(path)}", *_quote(shown)]
     return [*lines, *json.dumps(rest, indent=2).split("\n")] if rest else lines
 
 

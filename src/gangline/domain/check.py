@@ -27,6 +27,8 @@ _MAX_STRING_BYTES = 128 * 1024 - 1
 _MOST_COMPARED = 5000
 _MOST_NAMED = 20
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_INTERPRETER = re.compile(r"(ba|da|z)?sh|python[0-9.]*|exec|env|time|nice")
 _RESERVED = frozenset(
     {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
 )
@@ -94,9 +96,21 @@ def check_entry(spec: RunSpec, paths: Collection[str]) -> str | None:
 def _name_from(spec: RunSpec) -> str:
     if spec.entry_kind is EntryKind.MODULE:
         return spec.entry
-    base = posixpath.basename(spec.entry.rstrip("/")) or "run"
+    program = _program_of(spec) if spec.entry_kind is EntryKind.COMMAND else spec.entry
+    base = posixpath.basename(program.rstrip("/")) or "run"
     stem, _, suffix = base.rpartition(".")
     return stem if stem and suffix in {"py", "ipynb", "sh"} else base
+
+
+def _program_of(spec: RunSpec) -> str:
+    """What a command is known by: not the shell or interpreter that runs it, but what that is given."""
+    words = [spec.entry, *spec.args]
+    if len(words) > 2 and words[-2] == "-c":  # noqa: PLR2004 - one text: a line for a shell
+        words = [word for word in words[-1].split() if not _ASSIGNMENT.match(word)]
+    named = [word for word in words if not word.startswith("-")]
+    if len(named) > 1 and _INTERPRETER.fullmatch(posixpath.basename(named[0])):
+        del named[0]
+    return named[0].strip("\"'();&|") if named else spec.entry
 
 
 def _check_words(spec: RunSpec) -> None:

@@ -165,13 +165,75 @@ def test_json_is_the_run(gangline: Any, client: Any):
 def test_a_dry_run_stores_nothing_and_prints_what_the_backend_gets(gangline: Any, client: Any):
     result = gangline("submit", "--dry-run", "--nodes", "2", "train.py")
     assert [name for name, _ in client.calls] == ["check"]
-    assert result.out.splitlines()[:4] == [
+    summary, _, exact = result.out.partition("\n\n")
+    lines = [line.split(maxsplit=1) for line in summary.splitlines()]
+    assert lines[0] == ["Nothing", "was queued. This would run:"]
+    assert ["run", "train.py"] in lines
+    assert ["gang", "2 nodes x 2 ranks = 4 ranks in pool local"] in lines
+    assert next(line for line in lines if line[0] == "packed")[1].startswith("2 files")
+    assert next(line for line in lines if line[0] == "set")[1] == "by  gangline.yaml: resources.procs_per_node, labels"
+    assert "command line: resources.nodes, entry, entry_kind" in summary
+    assert exact.splitlines()[:4] == [
         "backend local",
         "node 0: python 'an agent' --node 0",
         "env A='1 2'",
         "file launch.json",
     ]
-    assert json.loads(gangline("submit", "--dry-run", "--json", "train.py").out)["backend"] == "local"
+
+
+@pytest.mark.usefixtures("project", "client")
+def test_a_dry_run_in_json_has_no_json_in_texts(gangline: Any):
+    launch = json.loads(gangline("submit", "--dry-run", "--json", "train.py").out)
+    assert launch["backend"] == "local"
+    assert isinstance(launch["files"]["launch.json"], dict)
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("option", ["--dry-run", "--help"])
+@pytest.mark.parametrize("entry", ["train.py", "python train.py", "-m train"])
+def test_options_that_ask_for_no_run_start_none_wherever_they_stand(
+    gangline: Any, client: Any, option: str, entry: str
+):
+    result = gangline("submit", *entry.split(), "--lr", "1", option)
+    assert result.code == 64
+    assert f"{option} train" in result.err
+    assert f"-- {option}" in result.err
+    assert client.calls == []
+    assert gangline("submit", "train.py", "--", option).code == 0
+    assert spec_of(client)["args"] == [option]
+
+
+@pytest.mark.parametrize(
+    ("line", "args"), [("-- --steps 3", ["--steps", "3"]), ("-- 3", ["3"]), ("--", []), ("", ["--a"])]
+)
+def test_arguments_beside_a_file_replace_the_files(
+    gangline: Any, client: Any, project: Path, line: str, args: list[str]
+):
+    (project / "run.yaml").write_text("script: train.py\nargs: [--a]\n")
+    assert gangline("submit", "-f", "run.yaml", *line.split()).code == 0
+    assert (spec_of(client)["entry"], spec_of(client)["args"]) == ("train.py", args)
+
+
+def test_beside_a_file_without_an_entry_a_command_may_stand(gangline: Any, client: Any, project: Path):
+    (project / "run.yaml").write_text("resources: {nodes: 2}\n")
+    assert gangline("submit", "-f", "run.yaml", "--", "echo", "x").code == 0
+    assert (spec_of(client)["entry"], spec_of(client)["args"]) == ("echo", ["x"])
+
+
+def test_a_files_command_is_replaced_as_a_whole(gangline: Any, client: Any, project: Path):
+    (project / "run.yaml").write_text("command: [bash, -c, true]\n")
+    result = gangline("submit", "-f", "run.yaml", "--", "--steps", "3")
+    assert (result.code, client.calls) == (64, [])
+    assert "replaced as a whole" in result.err
+    assert gangline("submit", "-f", "run.yaml", "--", "echo", "x").code == 0
+    assert spec_of(client)["entry"] == "echo"
+
+
+def test_an_unknown_option_beside_a_file_says_how_to_reach_the_script(gangline: Any, project: Path):
+    (project / "run.yaml").write_text("script: train.py\n")
+    result = gangline("submit", "-f", "run.yaml", "--steps", "3")
+    assert result.code == 64
+    assert "gangline submit -f run.yaml -- --steps" in result.err
 
 
 @pytest.mark.usefixtures("project")

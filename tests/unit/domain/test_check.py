@@ -105,6 +105,11 @@ def test_ranks_and_gpus_follow_from_one_another(asked, devices, expected):
     assert (resources.procs_per_node, resources.gpus_per_node) == expected
 
 
+def shell(line: str) -> dict[str, object]:
+    """As `submit -- "a line"` makes it."""
+    return {"entry": "bash", "entry_kind": EntryKind.COMMAND, "args": ("-eo", "pipefail", "-c", line)}
+
+
 @pytest.mark.parametrize(
     ("spec", "name"),
     [
@@ -113,6 +118,12 @@ def test_ranks_and_gpus_follow_from_one_another(asked, devices, expected):
         ({"entry": "pkg.train", "entry_kind": EntryKind.MODULE}, "pkg.train"),
         ({"entry": "/usr/bin/env", "entry_kind": EntryKind.COMMAND}, "env"),
         ({"entry": "./run.sh", "entry_kind": EntryKind.COMMAND}, "run"),
+        (shell("./tool.sh a | tee log"), "tool"),
+        (shell("A=1 python -u sub/eval.py --x"), "eval"),
+        (shell("(./prepare && ./train)"), "prepare"),
+        (shell(" "), "bash"),
+        ({"entry": "bash", "entry_kind": EntryKind.COMMAND, "args": ("run.sh", "x")}, "run"),
+        ({"entry": "torchrun", "entry_kind": EntryKind.COMMAND, "args": ("train.py",)}, "torchrun"),
         ({"entry": "train.py", "name": "mine"}, "mine"),
     ],
 )
