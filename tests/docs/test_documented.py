@@ -9,7 +9,9 @@ from pathlib import Path
 import click
 import pytest
 
+from gangline.agent.result import EXIT_CODES
 from gangline.cli.main import cli
+from gangline.control.decide import EXIT_CODES as OF_THE_SERVER
 from gangline.domain.errors import GanglineError
 from gangline.domain.phase import Phase, Reason
 from gangline.domain.spec import (
@@ -84,3 +86,25 @@ def test_event_kinds_are_documented():
     written = set(re.findall(r"journal\.write\(\s*\"([a-z_]+)\"", AGENT))
     assert written, "the pattern of this test finds no event any more"
     assert {kind for kind in written if f"`{kind}`" not in ARCHITECTURE} == set()
+
+
+@pytest.mark.parametrize("index", sorted(DOCS.glob("*/index.md")), ids=lambda path: path.parent.name)
+def test_the_index_of_a_chapter_leads_to_each_of_its_pages(index: Path):
+    linked = set(re.findall(r"\]\(([\w.-]+\.md)", index.read_text(encoding="utf-8")))
+    assert {page.name for page in index.parent.glob("*.md")} - {"index.md"} <= linked
+
+
+def test_codes_of_runs_without_a_code_of_a_rank_are_documented():
+    text = (DOCS / "reference/exit-codes.md").read_text(encoding="utf-8")
+    paragraph = next(part for part in text.split("\n\n") if part.startswith("Where no rank has left a code"))
+    for reason, code in [*EXIT_CODES.items(), *OF_THE_SERVER.items()]:
+        if reason is not Reason.STOPPED_BY_USER:
+            words = rf"\b{code} for\s+(everything else, such as )?`{reason}`"
+            assert re.search(words, paragraph), f"{code} for {reason}"
+
+
+def test_no_table_of_a_reference_page_has_the_same_row_twice():
+    for page in sorted((DOCS / "reference").glob("*.md")):
+        for section in page.read_text(encoding="utf-8").split("\n#"):
+            rows = re.findall(r"^\| (`[a-z_]+`) \|", section, re.MULTILINE)
+            assert sorted(set(rows)) == sorted(rows), page.name

@@ -38,7 +38,7 @@ def resolve_resume(launch: LaunchSpec, attempt: int) -> Resume:
 
     `never` and `required` speak of the first attempt of a run; a restart goes on from what the run itself has saved.
     """
-    from gangline.rundir.checkpoints import newest_complete  # noqa: PLC0415 - costs memory, and is needed once an attempt
+    from gangline.rundir.checkpoints import PASSED_OVER, newest_complete  # noqa: PLC0415 - costs memory, and is needed once an attempt
 
     policy = launch.checkpoint
     first = attempt == 0
@@ -47,7 +47,7 @@ def resolve_resume(launch: LaunchSpec, attempt: int) -> Resume:
     root = policy.path or ""
     own_only = policy.resume is ResumeMode.NEVER
     found, skipped = newest_complete(root, run_id=launch.run_id if own_only else None)
-    notes = tuple(f"Checkpoint {one.path} was passed over: {one.why_not}." for one in skipped)
+    notes = tuple(f"Checkpoint {one.path}{PASSED_OVER}{one.why_not}." for one in skipped)
     if found is not None:
         return Resume(path=str(Path(found.path).absolute()), step=found.step, notes=notes)
     if first and policy.resume is ResumeMode.REQUIRED:

@@ -44,7 +44,7 @@ def command(*, run: str, folder: Path | None, events: bool, diff: bool, as_json:
     elif events:
         _show_events(detail, terminal, as_json=as_json)
     elif diff:
-        say(visible(_code_of(detail)["diff"] or "", multiline=True), end="")
+        _show_diff(detail)
     elif as_json:
         echo_json(detail)
     else:
@@ -60,6 +60,17 @@ def fetch_main_metric(client: Client, run: RunDetail, *, buckets: int = _BUCKETS
         return client.metric(run["id"], name, buckets=buckets)
     except NotFound:
         return None
+
+
+def _show_diff(run: RunDetail) -> None:
+    """What was changed since the commit, as git says it; else why there is nothing to show."""
+    code = _code_of(run)
+    if code["diff"]:
+        say(visible(code["diff"], multiline=True), end="")
+    elif code["commit"]:
+        say(f"No tracked file was changed since commit {code['commit'][:12]}.", err=True)
+    else:
+        say(f"There is no diff: {visible(code['root'])} was in no git repository, or without a commit.", err=True)
 
 
 def _show_events(run: RunDetail, terminal: Terminal, *, as_json: bool) -> None:

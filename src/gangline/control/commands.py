@@ -216,7 +216,8 @@ class Commands:
             raise StillEnding(f"Run `{run_id}` is still ending", fix="Try again once `gangline wait` has returned.")
         if run.phase not in {Phase.FAILED, Phase.STOPPED}:
             fix = "Submit it again to train anew." if run.phase is Phase.SUCCEEDED else "Stop it first."
-            raise Conflict(f"Run `{run_id}` is {run.phase}", why="Only what failed or was stopped is resumed", fix=fix)
+            stands = "has succeeded" if run.phase is Phase.SUCCEEDED else f"is {run.phase}"
+            raise Conflict(f"Run `{run_id}` {stands}", why="Only what failed or was stopped is resumed", fix=fix)
         move = Move(phase=Phase.QUEUED, message=f"Resumed by {by}.", reopen=True, changes=_reopened(run))
         moved = self._store.move(run, move, at=self._clock.now())
         if moved is None:

@@ -43,7 +43,7 @@ STOPPED_EXIT_CODE = 130
 EXIT_CODES: Mapping[Reason, int] = {
     Reason.BACKEND_REJECTED: 65,
     Reason.NODE_LOST: 71,
-    Reason.PREEMPTED: 71,
+    Reason.PREEMPTED: 143,
     Reason.STORAGE: 74,
     Reason.PLATFORM: 70,
 }

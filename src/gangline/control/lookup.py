@@ -31,7 +31,7 @@ def find_run(store: Store, word: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise Conflict(f"`{word}` stands for {_several(found)}", fix="Type more of the id.")
+        raise Conflict(f"`{word}` begins, or names, several runs: {_several(found)}", fix="Type more of the id.")
     near = get_close_matches(word, store.recent_ids(), n=_MOST_NAMED, cutoff=0.5)
     raise NotFound(
         f"There is no run `{word}`",

@@ -24,6 +24,7 @@ from gangline.rundir.files import Unreadable, is_temporary, read_json
 __all__ = [
     "LATEST",
     "MANIFEST",
+    "PASSED_OVER",
     "FoundCheckpoint",
     "crc32_of",
     "find_checkpoints",
@@ -38,6 +39,8 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 LATEST = "latest"
+PASSED_OVER = " was passed over: "
+"""Stands in each warning on a checkpoint that a start did not take, between its path and the reason."""
 _NAME = re.compile(r"step-([0-9]+)\.attempt-([0-9]+)(?:\.([0-9]+))?")
 _BLOCK_BYTES = 1 << 20
 _MOST_SAID = 5

@@ -11,6 +11,7 @@ import pytest
 from gangline.cli import ps, server
 from gangline.cli.main import ENTRIES, SYNONYMS, cli, main
 from gangline.domain.errors import GanglineError, ServerUnreachable
+from gangline.rundir.checkpoints import PASSED_OVER
 from gangline.rundir.home import Home
 
 # --- the root ---
@@ -263,11 +264,25 @@ def test_a_metric_as_csv(gangline: Any, client: Any, make: Any):
 
 
 def test_checkpoints(gangline: Any, client: Any, make: Any):
-    found = [make.checkpoint(100, kept=False), make.checkpoint(200, latest=True)]
+    found = [make.checkpoint(100, kept=False), make.checkpoint(150), make.checkpoint(200, latest=True)]
     client.runs = {"a": make.run(id="a", checkpoints=found)}
-    states = [line.split()[-2] for line in gangline("checkpoints", "a").out.splitlines()[1:]]
-    assert states == ["removed", "latest"]
-    assert len(json.loads(gangline("checkpoints", "a", "--kept", "--json").out)) == 1
+
+    def states(*options: str) -> list[str]:
+        return [line.split()[-2] for line in gangline("checkpoints", "a", *options).out.splitlines()[1:]]
+
+    assert states() == ["latest", "kept"]
+    assert states("--all") == ["latest", "kept", "removed"]
+    assert "removed 1 more; `--all`" in gangline("checkpoints", "a").err
+    assert [item["step"] for item in json.loads(gangline("checkpoints", "a", "--json").out)] == [200, 150]
+
+
+def test_checkpoints_that_were_passed_over_are_named_with_the_reason(gangline: Any, client: Any, make: Any):
+    text = f"Checkpoint /runs/a/step-3{PASSED_OVER}it has no manifest.json."
+    told = [
+        {"seq": i, "time": 0.0, "kind": "warning", "message": m, "data": {}} for i, m in enumerate([text, "x", text])
+    ]
+    client.runs = {"a": make.run(id="a", checkpoints=[make.checkpoint(2, latest=True)], events=told)}
+    assert gangline("checkpoints", "a").out.splitlines()[2:] == [text]
 
 
 @pytest.mark.usefixtures("client")

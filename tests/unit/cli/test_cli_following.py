@@ -281,6 +281,16 @@ def test_show_events_and_diff(gangline: Any, client: Any, make: Any):
     assert gangline("show", "a", "--diff").out == "-\\x1b\n"
 
 
+@pytest.mark.parametrize(
+    ("commit", "says"), [(None, "in no git repository"), ("0123456789abcdef", "changed since commit 0123456789ab")]
+)
+def test_show_says_why_there_is_no_diff(gangline: Any, client: Any, make: Any, commit: str | None, says: str):
+    client.runs = {"a": make.run(id="a", code=make.code(diff=None, commit=commit))}
+    result = gangline("show", "a", "--diff")
+    assert (result.code, result.out) == (0, "")
+    assert says in result.err
+
+
 def test_show_code_restores_byte_for_byte(gangline: Any, client: Any, make: Any, tmp_path: Path):
     contents = {"a.bin": b"\x00\xff\r\n", "deep/b.txt": b"text"}
     client.objects = {hashlib.sha256(data).hexdigest(): data for data in contents.values()}

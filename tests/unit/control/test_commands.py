@@ -135,7 +135,7 @@ def test_find_takes_ids_prefixes_names_and_latest(plant):
     assert plant.commands.find("alp") == first
     assert plant.commands.find("beta") == second
     plant.submit(name="beta", key="3")
-    with pytest.raises(Conflict, match="stands for"):
+    with pytest.raises(Conflict, match="several runs"):
         plant.commands.find("beta")
     with pytest.raises(NotFound, match=first):
         plant.commands.find(first.replace("alpha", "alhpa"))
@@ -199,6 +199,15 @@ def test_resume_queues_the_next_attempt_with_fresh_budgets(plant):
 def test_what_has_succeeded_or_still_runs_is_not_resumed(plant):
     run = plant.submit()
     with pytest.raises(Conflict, match="Stop it first"):
+        plant.commands.resume(run, by="bob")
+    plant.tick()
+    leader = plant.leader(run)
+    leader.begin()
+    leader.end("succeeded")
+    plant.tick()
+    plant.backend.kill(run)
+    plant.tick(2)
+    with pytest.raises(Conflict, match=f"Run `{run}` has succeeded"):
         plant.commands.resume(run, by="bob")
 
 
