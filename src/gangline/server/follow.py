@@ -5,6 +5,7 @@ It holds no thread while nothing happens.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -52,13 +53,15 @@ class RunFollower:
     def poll(self) -> tuple[bytes, bool]:
         """Lines with all that is new, up to about 1 MiB; and whether there may be more at once.
 
-        The order makes the end safe: first whether the run is over, then its events, then its logs.
+        The order makes the end safe: first whether the run is over, then its events, then its logs. That an attempt
+        starts is told before what its ranks write, although the store learns of it a moment later than the disk.
         """
         fresh = self.clock() - self._looked >= _LOOK_S
         lines = list(self._look()) if fresh else []
         seen = self._seen
         over = seen is not None and Phase(seen["phase"]) in TERMINAL
-        pieces, all_read = self.logs.poll(run_over=over)
+        begun = -1 if seen is None or seen["attempt"] is None else seen["attempt"]
+        pieces, all_read = self.logs.poll(run_over=over, up_to=math.inf if over else begun)
         lines += map(encode, pieces)
         if over and all_read:
             lines.append(encode({"end": seen}))

@@ -5,6 +5,7 @@ Everything is read from the run directory when it is asked for; nothing is kept 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,18 +71,19 @@ class GangLogFollower:
     """Ranks without an offset begin at the last that many lines; in the first attempt only."""
     _turn: int = 0
 
-    def poll(self, *, run_over: bool) -> tuple[list[LogChunk], bool]:
+    def poll(self, *, run_over: bool, up_to: float = math.inf) -> tuple[list[LogChunk], bool]:
         """What was written since the last call, at most about 1 MiB.
 
         Args:
             run_over: the run has ended; has to be known before the logs are read.
+            up_to: the newest attempt whose beginning has been told; later ones wait for their turn.
         Returns:
             The pieces, and whether all that there is has been read.
         """
-        begun = [attempt.number for attempt in self.run_dir.attempts()]
+        begun = [attempt.number for attempt in self.run_dir.attempts() if attempt.number <= up_to]
         if self.attempt is None and begun:
             self.attempt = begun[-1]
-        if self.attempt is None:
+        if self.attempt is None or self.attempt > up_to:
             return [], True
         following = [number for number in begun if number > self.attempt]
         pieces = self._read_ranks(self.run_dir.attempt(self.attempt), over=run_over or bool(following))

@@ -213,6 +213,23 @@ def test_the_stream_ends_after_the_last_byte_and_the_last_event(run_dir):
     assert rest[-1]["end"]["phase"] == "failed"
 
 
+@pytest.mark.parametrize("attempt", [None, 0])
+def test_that_an_attempt_starts_is_told_before_what_its_ranks_write(run_dir, attempt):
+    commands, now = FakeCommands(), iter(range(100))
+    commands.runs["a"] = make_summary(id="a", attempt=None)
+    follower = make_follower(run_dir, commands, lambda: float(next(now)))
+    follower.logs.attempt = attempt
+    write(run_dir, 0, 0, b"written before the store knew of the attempt\n")
+    assert lines_of(follower.poll()[0]) == []
+    commands.runs["a"], commands.history["a"] = make_summary(id="a", attempt=0), [make_event(0)]
+    assert [next(iter(line)) for line in lines_of(follower.poll()[0])] == ["event", "rank"]
+    write(run_dir, 1, 0, b"the next one\n")
+    assert lines_of(follower.poll()[0]) == []
+    commands.runs["a"] = make_summary(id="a", attempt=1)
+    assert follower.poll() == (b"", True)
+    assert [line["text"] for line in lines_of(follower.poll()[0])] == ["the next one\n"]
+
+
 def test_events_that_are_known_are_not_repeated(run_dir):
     commands = FakeCommands()
     commands.runs["a"] = make_summary(id="a", phase="stopped")
