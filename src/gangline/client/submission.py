@@ -20,6 +20,7 @@ from gangline.client.client import Client
 from gangline.client.connection import connect
 from gangline.client.entry import check_entry, relative_entry
 from gangline.client.shell import environment_prefix, find_python, inherited_variables
+from gangline.domain.check import resolve_checkpoints
 from gangline.domain.errors import SnapshotRefused
 from gangline.domain.spec import RunSpec, SnapshotRef
 from gangline.domain.version import VERSION
@@ -96,7 +97,7 @@ def prepare(
     """
     cwd, root = _place(cwd, root)
     workdir = _workdir(cwd, root)
-    spec = relative_entry(spec, cwd=cwd, root=root)
+    spec = _with_checkpoints(relative_entry(spec, cwd=cwd, root=root), cwd)
     python = find_python(spec.environment.python, cwd=cwd, root=root, environ=environ)
     home = Home.from_env(environ).path
     packed = pack(root, include=include, cache_path=cache_path_for(home, root), home=home)
@@ -158,6 +159,14 @@ def _place(cwd: Path | None, root: Path | None) -> tuple[Path, Path]:
     if cwd is None and root is not None and Path.cwd().is_relative_to(root.absolute()):
         here = Path.cwd()
     return here, (root or find_root(here)).absolute()
+
+
+def _with_checkpoints(spec: RunSpec, cwd: Path) -> RunSpec:
+    """The spec with an absolute checkpoint path; files have theirs resolved from their own folder before."""
+    path = spec.checkpoint.path
+    if path is None:
+        return spec
+    return replace(spec, checkpoint=replace(spec.checkpoint, path=resolve_checkpoints(path, folder=str(cwd))))
 
 
 def _check_workdir(packed: Packed, workdir: str) -> None:

@@ -17,7 +17,7 @@ from gangline.domain.gang import PoolCapacity
 from gangline.domain.naming import check_name
 from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, Strategy
 
-__all__ = ["AVAILABLE_STRATEGIES", "check_entry", "check_spec", "complete_spec"]
+__all__ = ["AVAILABLE_STRATEGIES", "check_entry", "check_spec", "complete_spec", "resolve_checkpoints"]
 
 AVAILABLE_STRATEGIES = frozenset(Strategy) - {Strategy.HOROVOD, Strategy.MPI, Strategy.RAY}
 """Strategies whose ranks need the common contract and at most a few variables more; the others need a launcher."""
@@ -28,6 +28,7 @@ _MOST_COMPARED = 5000
 _MOST_NAMED = 20
 _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _INTERPRETER = re.compile(r"(ba|da|z)?sh|python[0-9.]*|exec|env|time|nice")
 _RESERVED = frozenset(
     {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
@@ -72,6 +73,20 @@ def check_spec(spec: RunSpec) -> None:
             f"Strategy `{spec.strategy}` is not available yet",
             fix=f"Choose one of: {', '.join(sorted(AVAILABLE_STRATEGIES))}.",
         )
+
+
+def resolve_checkpoints(path: str, *, folder: str) -> str:
+    """A checkpoint path as the server takes it: absolute, with `~` expanded.
+
+    Args:
+        folder: absolute; what a relative path starts from.
+    Raises:
+        SpecInvalid: it is empty, or names an object store.
+    """
+    if not path.strip():
+        raise SpecInvalid("The checkpoint path is empty", fix="Name a folder, or leave it out.")
+    _refuse_object_store(path)
+    return posixpath.normpath(posixpath.join(folder, posixpath.expanduser(path)))
 
 
 def check_entry(spec: RunSpec, paths: Collection[str]) -> str | None:
@@ -199,17 +214,32 @@ def _check_folders(spec: RunSpec) -> None:
     if workdir.startswith("/") or ".." in workdir.split("/"):
         raise SpecInvalid(f"The working folder `{workdir}` lies outside the packed tree")
     path = spec.checkpoint.path
-    if path is not None and ("\0" in path or not path.startswith("/")):
-        raise SpecInvalid(
-            f"The checkpoint path `{path}` is not absolute",
-            why="The server does not know what it is relative to; the command line resolves it where it is typed",
-            fix="Give an absolute folder.",
-        )
+    if path is not None:
+        _check_checkpoints(path)
     if spec.checkpoint.resume is ResumeMode.REQUIRED and path is None:
         raise SpecInvalid(
             "--resume required needs a --checkpoint-path",
             why="The default folder belongs to the run itself, and a new run has saved nothing",
             fix="Name the folder that holds the checkpoint.",
+        )
+
+
+def _check_checkpoints(path: str) -> None:
+    _refuse_object_store(path)
+    if "\0" in path or not path.startswith("/"):
+        raise SpecInvalid(
+            f"The checkpoint path `{path}` is not absolute",
+            why="The server does not know what it is relative to",
+            fix="Give an absolute folder; only `gangline submit` can resolve a relative one.",
+        )
+
+
+def _refuse_object_store(path: str) -> None:
+    if _URL.match(path):
+        raise SpecInvalid(
+            f"The checkpoint path `{path}` is a URL, and object stores are not supported yet",
+            why="Checkpoints are written to folders",
+            fix="Give a folder that every node reaches, such as one of a mounted bucket or a shared file system.",
         )
 
 

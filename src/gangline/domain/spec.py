@@ -137,7 +137,11 @@ class Environment:
 class CheckpointPolicy:
     """Where checkpoints live and which of them are kept."""
 
-    path: str | None = _f(None, "Folder for checkpoints; default: inside the run's own folder.", "--checkpoint-path")
+    path: str | None = _f(
+        None,
+        "Folder for checkpoints, from where the command is typed or the file lies; default: in the run's own folder.",
+        "--checkpoint-path",
+    )
     keep_last: int = _f(3, "Newest checkpoints that are kept; 0 keeps all.", "--keep-last")
     resume: ResumeMode = _f(
         ResumeMode.AUTO,

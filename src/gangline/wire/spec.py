@@ -12,6 +12,7 @@ from enum import Enum
 from pathlib import Path as FilePath
 from typing import Any
 
+from gangline.domain.check import resolve_checkpoints
 from gangline.domain.errors import SpecInvalid
 from gangline.domain.spec import RunSpec
 from gangline.wire.reading import Origin, read_spec
@@ -53,13 +54,20 @@ def spec_from_yaml(path: FilePath) -> RunSpec:
 def partial_from_yaml(path: FilePath) -> dict[str, Any]:
     """What a YAML file sets, checked, under canonical keys; a layer for `merge_layers`.
 
+    A relative checkpoint path in it starts from the folder of the file and comes out absolute.
+
     Raises:
         SpecInvalid: as `spec_from_yaml`, but nothing needs to be complete.
     """
     from gangline.wire.yaml_file import read_yaml  # noqa: PLC0415 - PyYAML costs 20 ms that most commands need not pay
 
     raw, lines = read_yaml(path)
-    return read_spec(raw, Origin(path.name, lines, by_hand=True))
+    layer = read_spec(raw, Origin(path.name, lines, by_hand=True))
+    checkpoint = layer.get("checkpoint") or {}
+    if checkpoint.get("path") is not None:
+        folder = str(path.absolute().parent)
+        checkpoint["path"] = resolve_checkpoints(checkpoint["path"], folder=folder)
+    return layer
 
 
 def spec_to_mapping(spec: RunSpec) -> dict[str, Any]:
