@@ -14,6 +14,7 @@ from typing import Any
 
 from gangline.agent.attempt import Attempt, Ending, RankRecord
 from gangline.agent.control import ControlFile, StopRequest, parse_request
+from gangline.agent.life import BEAT_S, LifeSign
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.members import Member, Members
 from gangline.agent.memory import Memory
@@ -57,6 +58,7 @@ class Leader:
         self._timers: list[Timer] = []
         self._pause: Timer | None = None
         self._node: Node | None = None
+        self._life = LifeSign(site.run.launch(site.launch.launch).alive)
 
     def begin(self, node: Node) -> None:
         """Let followers join, and start the first attempt when its pause is over."""
@@ -67,6 +69,8 @@ class Leader:
         )
         if self._launch.nodes > 1:
             self._members.listen(site.run.launch(self._launch.launch), machine=machine, advertised=self._advertised)
+        self._life.begin()
+        self._loop.every(BEAT_S, self._life.beat)
         self._loop.every(_CONTROL_S, self._read_control)
         self._pause = self._loop.after(self._launch.delay_s, self._begin_attempt)
 
@@ -206,7 +210,8 @@ class Leader:
     def _prepare(self, attempt: Attempt) -> None:
         self._members.sealed = True
         try:
-            attempt.resume = resolve_resume(self._launch, attempt.number)
+            with self._life.busy():  # checking what large checkpoints hold takes its time
+                attempt.resume = resolve_resume(self._launch, attempt.number)
         except OSError as error:
             attempt.resume = Resume(refused=f"checkpoints in {self._launch.checkpoint.path} cannot be read: {error}")
         for note in attempt.resume.notes:

@@ -21,6 +21,7 @@ from gangline.store.rows import AttemptRow, Move, RunRow
 __all__ = [
     "END_PATIENCE_S",
     "EXIT_CODES",
+    "LEADER_PATIENCE_S",
     "STOPPED_EXIT_CODE",
     "STOP_MARGIN_S",
     "UNKNOWN_PATIENCE_S",
@@ -39,6 +40,8 @@ END_PATIENCE_S = 15.0
 """How long agents may linger after their result before they are ended by force."""
 UNKNOWN_PATIENCE_S = 30.0
 """How long a backend may be silent about a launch before the run says so."""
+LEADER_PATIENCE_S = 60.0
+"""How long a leader that has shown that it lives may then show nothing, before its launch is ended by force."""
 STOPPED_EXIT_CODE = 130
 EXIT_CODES: Mapping[Reason, int] = {
     Reason.BACKEND_REJECTED: 65,
@@ -62,6 +65,8 @@ class Facts:
     confirmed_gone: bool = False
     """The launch was GONE twice in a row, and its files were read to their end after the first time."""
     unknown_for_s: float = 0.0
+    leader_silent_s: float = 0.0
+    """Since the last sign of life of the leader; time in which the server itself did not look is left out."""
     was_prepared: bool = False
     """`launch.json` of the launch exists: its agents may have been started, even without a handle."""
     policy: RestartPolicy = field(default_factory=RestartPolicy)
@@ -140,7 +145,13 @@ def _going_on(facts: Facts) -> list[Step]:
         return _lost(facts) if facts.confirmed_gone else []
     if facts.observation is None or facts.observation.liveness is Liveness.UNKNOWN:
         return _silent(facts)
+    if facts.leader_silent_s >= LEADER_PATIENCE_S:
+        return [Cancel(why=f"{_frozen(facts)} The launch is ended by force.")]
     return _alive(facts)
+
+
+def _frozen(facts: Facts) -> str:
+    return f"The agent of node 0 has shown no sign of life for {facts.leader_silent_s:.0f} s."
 
 
 def _without_handle(facts: Facts) -> list[Step]:
@@ -312,6 +323,8 @@ def _loss_message(facts: Facts, reason: Reason) -> str:
     detail = facts.observation.detail if facts.observation is not None else ""
     if reason is Reason.PREEMPTED:
         said = "The backend took the machines away"
+    elif facts.leader_silent_s >= LEADER_PATIENCE_S:
+        said = f"{_frozen(facts)} Its launch was ended by force"
     elif facts.newest is None:
         said = f"The agents of launch {facts.run.launch} ended before they began an attempt"
     else:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 from gangline.control.decide import (
     EXIT_CODES,
@@ -48,6 +49,8 @@ _LONGEST_RETRY_S = 30.0
 _MOST_STORAGE_TRIES = 4
 _NO_CAPACITY_RETRY_S = 2.0
 _AGENT_WORDS_BYTES = 2000
+_LONGEST_TURN_S = 2.0
+"""Of a longer pause between two looks, as of a server that was stopped, no more than this counts as silence."""
 
 
 @dataclass(slots=True)
@@ -55,6 +58,7 @@ class _Watch:
     """What the reconciler has seen of a run since the server started."""
 
     follower: Follower
+    launch: int = 0
     times_gone: int = 0
     unknown_since: float | None = None
     read_fully: float = 0.0
@@ -63,6 +67,26 @@ class _Watch:
     retry_at: float = 0.0
     tries: int = 0
     said: dict[str, float] = field(default_factory=dict)
+    sign: int | None = None
+    """When the leader last touched its sign of life, by the clock of its machine."""
+    silent_s: float = 0.0
+    looked: float | None = None
+
+    def begin(self, launch: int) -> None:
+        """Another launch: what was seen of the one before says nothing of it."""
+        if launch != self.launch:
+            self.launch, self.cancelled, self.sign, self.silent_s = launch, None, None, 0.0
+
+    def listen(self, alive: Path, now: float) -> None:
+        """Look for the leader's sign of life. Where there is none, nobody is waited for."""
+        turn_s = 0.0 if self.looked is None else min(max(0.0, now - self.looked), _LONGEST_TURN_S)
+        self.looked = now
+        try:
+            sign = alive.stat().st_mtime_ns
+        except OSError:
+            return
+        self.silent_s = self.silent_s + turn_s if sign == self.sign else 0.0
+        self.sign = sign
 
     def see(self, observation: Observation | None, now: float) -> None:
         """Take in one answer of the backend."""
@@ -117,7 +141,9 @@ class Reconciler:
 
     def _reconcile(self, run: RunRow, observation: Observation | None) -> None:
         watch, now = self._watch(run), self._clock.now()
+        watch.begin(run.launch)
         watch.see(observation, now)
+        watch.listen(self._home.run(run.id).launch(run.launch).alive, now)
         everything = watch.times_gone > 0 or now - watch.read_fully >= _FULL_READ_S
         ingested = watch.follower.read(run, everything=everything)
         if everything:
@@ -137,6 +163,7 @@ class Reconciler:
             observation=observation,
             confirmed_gone=is_lost,
             unknown_for_s=0.0 if watch.unknown_since is None else now - watch.unknown_since,
+            leader_silent_s=watch.silent_s,
             was_prepared=run.handle is not None or run_dir.launch(run.launch).spec.exists(),
             policy=spec.restarts,
             used=decide_used(run, ingested.attempts),

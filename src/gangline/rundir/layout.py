@@ -10,8 +10,10 @@
     <run>/launches/000/node-000.lock         held by that agent while it lives; its content is the agent's pid
     <run>/launches/000/node-000.log          the agent's own stdout and stderr
     <run>/launches/000/leader.json           address of the leader, written by rename once it listens
+    <run>/launches/000/leader.alive          touched by the leader while it lives; what it holds is room for a result
     <run>/attempts/0/gang.json               members of the attempt
     <run>/attempts/0/notice.json             a stop or preemption notice, for `gangline.should_stop()`
+    <run>/attempts/0/stop_calls/rank-00003.json  where a rank was when it saw the notice
     <run>/attempts/0/stop_at.json            rank 0's word on when all ranks obey the notice
     <run>/attempts/0/result.json             how the attempt ended; once, by rename, by the leader
     <run>/attempts/0/node-000/events.jsonl   journal of that agent
@@ -59,6 +61,9 @@ class AttemptDir:
     @property
     def stop_at(self) -> Path:
         return self.path / "stop_at.json"
+
+    def stop_call(self, rank: int) -> Path:
+        return self.path / "stop_calls" / f"rank-{rank:05d}.json"
 
     @property
     def result(self) -> Path:
@@ -117,6 +122,10 @@ class LaunchDir:
     @property
     def leader(self) -> Path:
         return self.path / "leader.json"
+
+    @property
+    def alive(self) -> Path:
+        return self.path / "leader.alive"
 
     def lock(self, node: int) -> Path:
         return self.path / f"node-{node:03d}.lock"
