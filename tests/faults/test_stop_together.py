@@ -24,7 +24,7 @@ import gangline
 from gangline.rundir.files import write_json
 from gangline.rundir.layout import RunDir
 
-folder, world_size, seed = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+folder, world_size, seed, synchronised = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "True"
 fork = multiprocessing.get_context("fork")
 
 def rank_main(rank, barrier, ready, results):
@@ -37,7 +37,8 @@ def rank_main(rank, barrier, ready, results):
             ready.release()
         step += 1
         time.sleep(chance.uniform(0, 0.004))  # the forward pass takes as long as it takes
-        barrier.wait()  # stands for the all-reduce
+        if synchronised:
+            barrier.wait()  # stands for the all-reduce
         time.sleep(chance.uniform(0, 0.002))
     with gangline.checkpoint(step) as path:
         (path / f"rank-{rank}").write_text(str(step))
@@ -76,13 +77,14 @@ def output_of(command: list[str]) -> str:
 
 
 @pytest.mark.timeout(600)
-def test_all_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("synchronised", [True, False], ids=["synchronised", "each-at-its-own-pace"])
+def test_all_ranks_stop_at_the_same_step(tmp_path: Path, synchronised: bool) -> None:  # noqa: FBT001
     first = random.SystemRandom().randrange(2**31)
     print(f"seeds from {first}")
     for number in range(GANGS):
         folder = tmp_path / str(number)
         folder.mkdir()
-        command = [sys.executable, "-c", SCRIPT, str(folder), str(WORLD_SIZE), str(first + number)]
+        command = [sys.executable, "-c", SCRIPT, str(folder), str(WORLD_SIZE), str(first + number), str(synchronised)]
         steps, codes = json.loads(output_of(command))
         assert len(set(steps)) == 1, f"seed {first + number}: {steps}"
         assert codes == [0] * WORLD_SIZE

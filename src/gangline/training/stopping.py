@@ -1,9 +1,13 @@
 """`gangline.should_stop()`: a stop or preemption notice as a flag to ask for, the same on every rank.
 
-The ranks of a gang see a notice at slightly different moments. If one rank stopped a step before the others, they would
-wait for it in their next collective. So rank 0 decides: when it has seen the notice in its n-th call, it writes "stop
-at call n + 1" and every rank obeys. In training that synchronises once a step no other rank can have passed that call,
-because its next step needs rank 0.
+The ranks of a gang see a notice at slightly different moments, and each may be at another call by then. If one rank
+stopped a step before the others, they would wait for it in their next collective, or in the checkpoint of another step.
+So they agree: a rank that has been told notes the number of its call and pauses there for a moment; when all have noted
+theirs, rank 0 writes "stop at the call after the largest", and every rank obeys. No rank can have passed that call,
+because it looks at the decision in each.
+
+A pause ends after `_PAUSE_S`: where ranks synchronise, another one may be past its own call and wait for this one in
+the middle of a step; it is told in its next call, and so is everyone.
 
 Standard library only.
 """
@@ -26,11 +30,13 @@ from gangline.training.context import Context
 
 __all__ = ["StopWatch", "should_stop"]
 
+_PAUSE_S = 1.0
+_LOOK_S = 0.005
 _ALONE_AFTER_S = 5.0
 _ALONE_AFTER_CALLS = 3
-"""A rank that was told to stop, but hears no decision of rank 0, stops by itself after this time and so many calls.
+"""A rank that was told to stop, but hears no decision, stops by itself after this time and so many calls.
 
-Where each step needs all ranks, rank 0 has decided two calls later at the latest, however long a step takes.
+Where each step needs all ranks, all have noted their calls two calls later at the latest, however long a step takes.
 """
 
 _watch: StopWatch | None = None
@@ -56,15 +62,22 @@ class StopWatch:
     Args:
         context: whose attempt's folder is looked at.
         clock: monotonic seconds.
+        pause: lets time pass.
     """
 
-    def __init__(self, context: Context, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        context: Context,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
         folder = self._attempt_dir = _attempt_dir(context)
         self._notice_path = os.fspath(folder.notice) if folder is not None else None
         self._decision_path = os.fspath(folder.stop_at) if folder is not None else ""
-        self._rank = context.rank
+        self._rank, self._world_size = context.rank, context.world_size
         self._agrees = folder is not None and context.world_size > 1
-        self._clock = clock
+        self._clock, self._pause = clock, pause
         self._calls = 0
         self._stop_at: int | None = None
         """Number of the call from which on the answer is True."""
@@ -92,14 +105,44 @@ class StopWatch:
     def _decide(self) -> int | None:
         if not self._agrees:
             return self._calls if self._is_told() else None
-        decided = None if self._rank == 0 else self._read_decision()
+        decided = self._read_decision()
         if decided is not None or not self._is_told():
             return decided
-        if self._rank == 0:
-            return self._write_decision(self._calls + 1)
+        self._note_call()
+        deadline = self._clock() + _PAUSE_S
+        while decided is None and self._clock() < deadline:
+            decided = self._settle() if self._rank == 0 else self._read_decision()
+            if decided is None:
+                self._pause(_LOOK_S)
+        return self._decide_alone() if decided is None else decided
+
+    def _note_call(self) -> None:
+        assert self._attempt_dir is not None  # noqa: S101 - `_agrees` has looked
+        try:
+            write_json(self._attempt_dir.stop_call(self._rank), {"call": self._calls})
+        except OSError as error:
+            session.writer().warn(f"cannot tell the other ranks where this one is ({error.strerror})")
+
+    def _settle(self) -> int | None:
+        """On rank 0: the call after the largest that was noted, once every rank has noted one."""
+        assert self._attempt_dir is not None  # noqa: S101 - `_agrees` has looked
+        folder = self._attempt_dir.stop_call(0).parent
+        try:
+            files = list(folder.glob("rank-*.json"))
+            if len(files) < self._world_size:
+                return None
+            calls = [(read_json(file) or {}).get("call") for file in files]
+        except (OSError, GanglineError):
+            return None
+        noted = [call for call in calls if type(call) is int]
+        return self._write_decision(max(noted) + 1) if len(noted) >= self._world_size else None
+
+    def _decide_alone(self) -> int | None:
+        """Some rank does not answer: it never asks, or is busy for long."""
         waited_s = self._clock() - (self._told_at or 0.0)
-        alone = waited_s >= _ALONE_AFTER_S and self._calls >= self._told_call + _ALONE_AFTER_CALLS
-        return self._calls if alone else None
+        if waited_s < _ALONE_AFTER_S or self._calls < self._told_call + _ALONE_AFTER_CALLS:
+            return None
+        return self._write_decision(self._calls) if self._rank == 0 else self._calls
 
     def _is_told(self) -> bool:
         noticed = self._notice_path is not None and os.path.exists(self._notice_path)  # noqa: PTH110 - fast, each step

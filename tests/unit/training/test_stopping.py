@@ -16,7 +16,18 @@ from gangline.training.stopping import StopWatch
 AsRank = Callable[..., Path]
 
 
-def watch_of(run_dir: Path, rank: int, world_size: int, clock: Callable[[], float] = lambda: 0.0) -> StopWatch:
+class Time:
+    """Passes when a rank pauses, and when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def pass_(self, delay_s: float) -> None:
+        self.now += delay_s
+
+
+def watch_of(run_dir: Path, rank: int, world_size: int, time: Time | None = None) -> StopWatch:
+    time = time or Time()
     env = {
         "RANK": str(rank),
         "WORLD_SIZE": str(world_size),
@@ -24,7 +35,7 @@ def watch_of(run_dir: Path, rank: int, world_size: int, clock: Callable[[], floa
         "GANGLINE_ATTEMPT": "2",
         "GANGLINE_RUN_DIR": str(run_dir),
     }
-    return StopWatch(parse_context(env), clock=clock)
+    return StopWatch(parse_context(env), clock=lambda: time.now, pause=time.pass_)
 
 
 def notify(run_dir: Path) -> None:
@@ -68,52 +79,67 @@ def test_one_rank_alone_obeys_a_notice_at_once(tmp_path: Path) -> None:
 def test_all_ranks_stop_at_the_same_call_whenever_each_sees_the_notice(tmp_path: Path) -> None:
     ranks = [watch_of(tmp_path, rank, 3) for rank in range(3)]
     assert [rank.ask() for rank in ranks] == [False] * 3
-    assert not ranks[1].ask()  # rank 1 asks for the second time before the notice comes
+    assert [ranks[1].ask() for _ in range(4)] == [False] * 4  # rank 1 has run ahead: nothing makes it wait for others
     notify(tmp_path)
-    assert not ranks[0].ask()  # rank 0 sees it in its second call, and decides for the third
+    assert not ranks[0].ask()  # its second call; nobody else has noted theirs
     assert not ranks[2].ask()
-    assert [rank.ask() for rank in ranks] == [True] * 3
+    assert not ranks[1].ask()  # its sixth
+    assert not ranks[0].ask()  # all have, and rank 0 decides: the seventh
+    assert ranks[1].ask()
+    for rank in (ranks[0], ranks[2]):
+        answers = [rank.ask() for _ in range(8)]
+        assert rank._calls - answers.count(True) + 1 == 7
 
 
 def test_a_signal_at_one_rank_does_not_stop_it_before_the_others(tmp_path: Path) -> None:
-    now = [0.0]
-    ranks = [watch_of(tmp_path, rank, 2, clock=lambda: now[0]) for rank in range(2)]
+    time = Time()
+    ranks = [watch_of(tmp_path, rank, 2, time) for rank in range(2)]
     assert [rank.ask() for rank in ranks] == [False, False]
     ranks[1]._signalled = True
     assert [rank.ask() for rank in ranks] == [False, False]
-    now[0] = 60.0  # a long step
+    time.now = 60.0  # a long step
     assert [ranks[1].ask(), ranks[1].ask()] == [False, False]
     assert ranks[1].ask()  # rank 0 never decided: better alone than killed
 
 
-def test_three_quick_calls_without_a_decision_are_not_enough(tmp_path: Path) -> None:
-    now = [0.0]
-    rank = watch_of(tmp_path, 1, 2, clock=lambda: now[0])
+def test_a_rank_that_never_asks_holds_the_others_up_for_seconds_only(tmp_path: Path) -> None:
+    time = Time()
+    ranks = [watch_of(tmp_path, rank, 3, time) for rank in range(2)]
     notify(tmp_path)
-    assert [rank.ask() for _ in range(10)] == [False] * 10
-    now[0] = 5.1
+    answers = [(ranks[0].ask(), ranks[1].ask()) for _ in range(10)]
+    first = answers.index((True, True))
+    assert answers[:first] == [(False, False)] * first
+    assert time.now < 12.0
+
+
+def test_quick_calls_without_a_decision_are_not_enough(tmp_path: Path) -> None:
+    time = Time()
+    rank = watch_of(tmp_path, 1, 2, time)
+    notify(tmp_path)
+    assert [rank.ask() for _ in range(4)] == [False] * 4  # each pauses a second
+    assert time.now == pytest.approx(4.0, abs=0.1)
     assert rank.ask()
 
 
 def test_a_rank_that_sees_the_notice_a_long_step_before_rank_0_waits_for_its_decision(tmp_path: Path) -> None:
-    now = [0.0]
-    ranks = [watch_of(tmp_path, rank, 2, clock=lambda: now[0]) for rank in range(2)]
+    time = Time()
+    ranks = [watch_of(tmp_path, rank, 2, time) for rank in range(2)]
     assert not ranks[0].ask()
     notify(tmp_path)
     assert not ranks[1].ask()
-    now[0] = 60.0
+    time.now = 60.0
     assert not ranks[1].ask()  # asks before rank 0 does, and has been told for a minute
-    assert not ranks[0].ask()
+    assert not ranks[0].ask()  # its second call, and rank 1's: both leave at the third
     assert [ranks[1].ask(), ranks[0].ask()] == [True, True]
 
 
 def test_a_decision_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    watch = watch_of(tmp_path, 0, 2)
-    watch.ask()
+    ranks = [watch_of(tmp_path, rank, 2) for rank in range(2)]
     notify(tmp_path)
     (tmp_path / "attempts" / "2" / "stop_at.json").mkdir()
-    assert not watch.ask()
-    assert watch.ask()
+    assert not ranks[1].ask()
+    assert not ranks[0].ask()
+    assert ranks[0].ask()
     assert "each stops by itself" in capsys.readouterr().err
 
 
