@@ -209,7 +209,7 @@ def _parse_script(line: SubmitLine, folder: Path) -> Entry:
     word = line.rest[0]
     path = folder / word
     kind = _SUFFIXES.get(path.suffix)
-    if kind is None and not path.is_file():
+    if kind is None and not _is_file(path):
         raise _not_a_script(line, folder)
     if kind is None:
         raise _other_file(word)
@@ -223,11 +223,11 @@ def _own_args(words: Sequence[str]) -> tuple[str, ...]:
 
 def _check_script(word: str, folder: Path, *, later: Sequence[str] = ()) -> None:
     path = folder / word
-    if path.is_file():
+    if _is_file(path):
         return
-    if path.is_dir():
+    if _is_dir(path):
         raise InvalidRequest(f"`{word}` is a folder", fix=f"Name the script in it: {word.rstrip('/')}/train.py")
-    script = next((other for other in later if other.endswith(".py") and (folder / other).is_file()), None)
+    script = next((other for other in later if other.endswith(".py") and _is_file(folder / other)), None)
     if script:
         raise InvalidRequest(
             f"There is no file `{word}`", why=f"But `{script}` after it is one.", fix=f"Remove `{word}`?"
@@ -246,13 +246,13 @@ def _not_a_script(line: SubmitLine, folder: Path) -> InvalidRequest:
             fix=f"Write {flag} once for each: {flag} {word}",
         )
     script = next(
-        (other for other in line.rest[1:] if Path(other).suffix in _SUFFIXES and (folder / other).is_file()), None
+        (other for other in line.rest[1:] if Path(other).suffix in _SUFFIXES and _is_file(folder / other)), None
     )
     if script:
         why = f"`{script}` comes only after it."
         after = f"; {option} takes one value" if option else ""
         return InvalidRequest(f"`{word}` stands where the script should be", why=why, fix=f"Remove `{word}`{after}.")
-    if (folder / word).is_dir():
+    if _is_dir(folder / word):
         return InvalidRequest(f"`{word}` is a folder", fix=f"Name the script in it: {word.rstrip('/')}/train.py")
     if shutil.which(word, path=os.environ.get("PATH")):
         return InvalidRequest(
@@ -299,7 +299,7 @@ def _nearest_file(word: str, folder: Path) -> str:
     """The file that was probably meant: nearest by name in that folder, else anywhere below."""
     here = folder / Path(word).parent
     base = Path(word).name
-    siblings = [entry.name for entry in _scan(here) if entry.is_file()]
+    siblings = [entry.name for entry in _scan(here) if _is_file(entry.path)]
     close = get_close_matches(base, siblings, n=1, cutoff=0.6)
     if close:
         return f"Did you mean `{(Path(word).parent / close[0]).as_posix()}`?"
@@ -336,3 +336,13 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
             return list(entries)
     except OSError:
         return []
+
+
+def _is_file(path: str | Path) -> bool:
+    """Whether a file is there; no for what the system cannot even look up: links in a circle, names that are too long."""
+    return os.path.isfile(path)  # noqa: PTH113 - Path.is_file() raises for those
+
+
+def _is_dir(path: Path) -> bool:
+    """The same, for a folder."""
+    return os.path.isdir(path)  # noqa: PTH112 - as above

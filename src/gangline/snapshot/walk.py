@@ -6,6 +6,7 @@ read here. A folder with a `.git` of its own (a submodule, a worktree, a nested 
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 import stat
@@ -107,7 +108,7 @@ class _Walk:
         status = self._ask_git("", top) if top is not None else None
         self.todo.append(_Folder(path="", by_git=status is not None))
         while self.todo:
-            self._visit(self.todo.pop())
+            self._visit_or_refuse(self.todo.pop())
         self._add_empty_folders()
         taken = {item.path for item in self.found}
         for pattern in self.include.unmatched(taken):
@@ -120,6 +121,12 @@ class _Walk:
             warnings=tuple(self.warnings),
         )
 
+    def _visit_or_refuse(self, folder: _Folder) -> None:
+        try:
+            self._visit(folder)
+        except OSError as error:
+            raise _unreadable(folder.path or ".", error) from error
+
     def _visit(self, folder: _Folder) -> None:
         where = posixpath.join(self.root, folder.path) if folder.path else self.root
         try:
@@ -127,8 +134,6 @@ class _Walk:
                 entries = sorted(listing, key=lambda entry: entry.name)
         except FileNotFoundError:
             return
-        except OSError as error:
-            raise _unreadable(folder.path or ".", error) from error
         names = {entry.name for entry in entries}
         if folder.path and ".git" in names and folder.rule is None:
             top = Path(where)
@@ -141,7 +146,12 @@ class _Walk:
         if GITIGNORE in names and not folder.by_git:
             self.gitignore.load(folder.path, Path(where, GITIGNORE))
         for entry in entries:
-            self._consider(folder, entry)
+            try:
+                self._consider(folder, entry)
+            except FileNotFoundError:  # removed meanwhile
+                continue
+            except OSError as error:
+                raise _unreadable(f"{folder.path}/{entry.name}".lstrip("/"), error) from error
 
     def _consider(self, folder: _Folder, entry: os.DirEntry[str]) -> None:
         if entry.name == ".git":
@@ -155,10 +165,7 @@ class _Walk:
         if rule is not None and not self.include.matches(path, is_dir=is_dir):
             self._leave_out(path, entry, rule, is_dir=is_dir)
             return
-        try:
-            status = entry.stat(follow_symlinks=False)
-        except FileNotFoundError:
-            return
+        status = entry.stat(follow_symlinks=False)
         if is_dir:
             self.folders[path] = status
             self.todo.append(_Folder(path=path, by_git=folder.by_git))
@@ -279,6 +286,13 @@ def _add_parents(parents: set[str], path: str) -> None:
 
 
 def _unreadable(path: str, error: OSError) -> SnapshotRefused:
+    if error.errno == errno.ENAMETOOLONG:
+        parts = path.split("/")
+        return SnapshotRefused(
+            f"In the folder {printable(parts[0])}/, a path of {len(parts)} names is longer than the system can handle",
+            why=f"It has {len(os.fsencode(path)):,} bytes",
+            fix="Remove it, or list it in .ganglineignore.",
+        )
     return SnapshotRefused(
         f"{printable(path)} cannot be read",
         why=error.strerror or "",

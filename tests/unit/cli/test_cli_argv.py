@@ -158,3 +158,11 @@ def test_an_empty_folder_says_how_to_begin(tmp_path: Path):
     with pytest.raises(InvalidRequest) as caught:
         entry_of(tmp_path, "train.py")
     assert "gangline init" in caught.value.fix
+
+
+@pytest.mark.parametrize("word", ["trian.py", "loop", "loop.py", "loop/x.py", "x" * 300, "x" * 300 + ".py", "x" * 5000])
+def test_what_cannot_be_looked_up_is_a_file_that_is_not_there(project: Path, word: str):
+    for name in ("loop", "loop.py"):
+        (project / name).symlink_to(name)
+    with pytest.raises(InvalidRequest, match="There is no file"):
+        entry_of(project, word)
