@@ -28,7 +28,7 @@ names = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_
 variables = st.from_regex(r"[A-Z_][A-Z0-9_]{0,10}", fullmatch=True).filter(
     lambda name: name not in {"RANK", "NNODES"} and not name.endswith(("RANK", "SIZE", "ADDR", "PORT"))
 )
-counts = st.integers(1, 2**40)
+counts = st.integers(1, 10_000)
 seconds = st.floats(0, 1e9)
 texts = st.lists(text, max_size=4).map(tuple)
 
@@ -45,7 +45,7 @@ specs = st.builds(
     name=maybe(names),
     project=words,
     pool=words,
-    priority=st.integers(-(2**53), 2**53),
+    priority=st.integers(-(10**9), 10**9),
     strategy=st.sampled_from(Strategy),
     resources=st.builds(
         Resources,
@@ -53,7 +53,7 @@ specs = st.builds(
         procs_per_node=maybe(counts),
         gpus_per_node=maybe(st.integers(0, 64)),
         cpus_per_rank=maybe(counts),
-        memory_bytes=maybe(counts),
+        memory_bytes=maybe(st.integers(1, 2**40)),
     ),
     environment=st.builds(
         Environment,

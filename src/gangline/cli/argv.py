@@ -339,7 +339,7 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _is_file(path: str | Path) -> bool:
-    """Whether a file is there; no for what the system cannot even look up: links in a circle, names that are too long."""
+    """Whether a file is there; no for what the system cannot look up: links in a circle, names that are too long."""
     return os.path.isfile(path)  # noqa: PTH113 - Path.is_file() raises for those
 
 

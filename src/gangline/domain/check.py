@@ -17,10 +17,23 @@ from gangline.domain.gang import PoolCapacity
 from gangline.domain.naming import check_name
 from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, Strategy
 
-__all__ = ["AVAILABLE_STRATEGIES", "check_entry", "check_spec", "complete_spec", "resolve_checkpoints"]
+__all__ = ["AVAILABLE_STRATEGIES", "MOST", "check_entry", "check_spec", "complete_spec", "resolve_checkpoints"]
 
 AVAILABLE_STRATEGIES = frozenset(Strategy) - {Strategy.HOROVOD, Strategy.MPI, Strategy.RAY}
 """Strategies whose ranks need the common contract and at most a few variables more; the others need a launcher."""
+
+MOST: Mapping[tuple[str, ...], int] = {
+    ("priority",): 1_000_000_000,
+    ("resources", "nodes"): 100_000,
+    ("resources", "procs_per_node"): 10_000,
+    ("resources", "gpus_per_node"): 10_000,
+    ("resources", "cpus_per_rank"): 10_000,
+    ("checkpoint", "keep_last"): 1_000_000,
+    ("restarts", "max_restarts"): 1_000_000,
+    ("restarts", "max_infrastructure_restarts"): 1_000_000,
+    ("restarts", "max_preemptions"): 1_000_000,
+}
+"""The largest number that each key may hold, whatever its sign: above it is a slip of the finger."""
 
 _MAX_STRING_BYTES = 128 * 1024 - 1
 """Longest single argument or `K=V` that Linux passes to a program."""
@@ -172,6 +185,10 @@ def _check_sizes(spec: RunSpec) -> None:
     for flag, (value, low) in least.items():
         if value is not None and value < low:
             raise SpecInvalid(f"{flag} is {value}", fix=f"Give it a whole number from {low} up.")
+    for path, most in MOST.items():
+        value = getattr(getattr(spec, path[0]), path[1]) if len(path) > 1 else getattr(spec, path[0])
+        if value is not None and abs(value) > most:
+            raise SpecInvalid(f"`{'.'.join(path)}` is {value}", fix=f"Give it a whole number up to {most:,}.")
 
 
 def _check_times(spec: RunSpec) -> None:

@@ -148,7 +148,7 @@ class _Walk:
         for entry in entries:
             try:
                 self._consider(folder, entry)
-            except FileNotFoundError:  # removed meanwhile
+            except FileNotFoundError:  # noqa: PERF203 - removed meanwhile
                 continue
             except OSError as error:
                 raise _unreadable(f"{folder.path}/{entry.name}".lstrip("/"), error) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gangline.domain.check import MOST
 from gangline.wire.schema import Key, Kind, keys, sections
 
 __all__ = ["render_json_schema"]
@@ -60,6 +61,8 @@ def _shape(key: Key) -> dict[str, Any]:
     if key.unit == "seconds":
         return {"type": ["string", "number"]}
     ranges: dict[str, Any] = {} if key.signed else {"exclusiveMinimum": 0} if key.positive else {"minimum": 0}
+    if (most := MOST.get(key.path)) is not None:
+        ranges = {**({"minimum": -most} if key.signed else ranges), "maximum": most}
     return {
         Kind.INTEGER: {"type": "integer", **ranges},
         Kind.NUMBER: {"type": "number", **ranges},

@@ -10,10 +10,12 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from typing import Any
 
+from gangline.domain.check import MOST
 from gangline.domain.errors import SpecInvalid, nearest
 from gangline.domain.naming import check_name
 from gangline.domain.spec import EntryKind
@@ -138,11 +140,19 @@ def _names(path: Path) -> Mapping[str, str]:
 
 
 def _where_it_belongs(written: str, path: Path) -> str:
-    """The section that has this very key, else the nearest key here."""
+    """The section that has this very key, else the nearest key here, else the nearest in another section."""
     for section in sections():
         if section != path and written in _names(section):
             return f"It belongs under `{section[0]}:`." if section else "It belongs to the top level."
-    return nearest(written, _names(path))
+    here = nearest(written, _names(path))
+    if here.startswith("Did you mean"):
+        return here
+    elsewhere = {name: section for section in sections() if section != path for name in _names(section)}
+    close = get_close_matches(written, elsewhere, n=1, cutoff=0.6)
+    if not close:
+        return here
+    section = elsewhere[close[0]]
+    return f"Did you mean `{close[0]}`{f' under `{section[0]}:`' if section else ', at the top level'}?"
 
 
 @cache
@@ -213,7 +223,7 @@ def _with_unit(key: Key, value: object, place: str) -> float | int:
 
 
 def _integer(key: Key, value: object, place: str) -> int:
-    if isinstance(value, str) and re.fullmatch(r"[-+]?\d{1,20}", value.strip(), re.ASCII):
+    if isinstance(value, str) and re.fullmatch(r"[-+]?\d{1,4000}", value.strip(), re.ASCII):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise _wrong(key, value, place)
@@ -299,7 +309,11 @@ def _in_range(key: Key, value: Any, place: str) -> Any:
     if key.kind not in {Kind.INTEGER, Kind.NUMBER}:
         return value
     too_small = value <= 0 if key.positive else value < 0 and not key.signed
-    if too_small or abs(value) > _LARGEST_INTEGER:
+    most = MOST.get(key.path, _LARGEST_INTEGER)
+    if abs(value) > most and not too_small:
+        least = f"from {-most:,} " if key.signed else ""
+        raise SpecInvalid(f"{place} is {_shown(value)}", why=f"It takes {_expected(key)}, {least}up to {most:,}.")
+    if too_small:
         raise _wrong(key, value, place)
     return value
 

@@ -6,6 +6,8 @@ What is written is what arrives: values that are not quoted stay text as they st
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path as FilePath
 
 import yaml
@@ -22,6 +24,8 @@ _PLAIN_TAGS = frozenset(
     _STANDARD + name for name in ("str", "int", "float", "bool", "null", "timestamp", "map", "seq", "value", "merge")
 )
 _MAX_BYTES = 1_000_000
+_MAX_REPEATED = 10_000
+"""Values that aliases may add to those that are written; a text counts once for each 100 characters begun."""
 
 
 def read_yaml(path: FilePath) -> tuple[dict[str, object], dict[Path, int]]:
@@ -37,6 +41,7 @@ def read_yaml(path: FilePath) -> tuple[dict[str, object], dict[Path, int]]:
         raise SpecInvalid(f"{path} holds {_kind(root)}", fix="Write keys with values, such as `script: train.py`.")
     lines: dict[Path, int] = {}
     try:
+        _check_aliases(root, path)
         return _table(root, (), lines, path), lines
     except RecursionError:
         raise SpecInvalid(f"{path} is nested without end", fix="An alias (`*name`) must not hold itself.") from None
@@ -66,6 +71,42 @@ def _compose(text: str, path: FilePath) -> Node | None:
     except (yaml.YAMLError, RecursionError) as error:
         raise SpecInvalid(f"{path} is not YAML", why=str(error).splitlines()[0]) from None
     return found
+
+
+def _check_aliases(root: Node, path: FilePath) -> None:
+    """Refuse aliases that stand for aliases that stand for …: a few lines of them fill any memory.
+
+    Raises:
+        SpecInvalid
+        RecursionError: an alias holds itself.
+    """
+    weights: dict[int, int] = {}
+    written = 0
+
+    def weigh(node: Node) -> int:
+        nonlocal written
+        known = weights.get(id(node))
+        if known is not None:
+            return known
+        own = 1 + len(node.value) // 100 if isinstance(node, ScalarNode) else 1
+        written += own
+        weight = own + sum(map(weigh, _parts(node)))
+        if weight - written > _MAX_REPEATED:
+            raise SpecInvalid(
+                f"{path}, line {_line(node)} stands for more than {_MAX_REPEATED:,} values, by its aliases (`*name`)",
+                fix="Write the values out, or name fewer of them.",
+            )
+        weights[id(node)] = weight
+        return weight
+
+    weigh(root)
+
+
+def _parts(node: Node) -> Iterator[Node]:
+    """What a list or a table holds, keys and values."""
+    if isinstance(node, MappingNode):
+        return chain.from_iterable(node.value)
+    return iter(node.value if isinstance(node, SequenceNode) else ())
 
 
 def _explain(text: str, line: int, problem: str) -> dict[str, str]:

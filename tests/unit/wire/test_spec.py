@@ -258,3 +258,63 @@ def test_the_json_schema_has_every_key_with_its_help():
 def test_a_complete_mapping_reads_back():
     spec = RunSpec(entry="train.py", name="ü", priority=-3)
     assert spec_from_mapping(spec_to_mapping(spec)) == spec
+
+
+# numbers without measure, keys in the wrong place, aliases without end
+
+
+@pytest.mark.parametrize("value", [99999999999999999999, "99999999999999999999", "9" * 300, 100_001])
+def test_a_number_that_is_too_large_says_how_large_it_may_be(value):
+    assert "up to 100,000" in failure({"script": "t.py", "resources": {"nodes": value}})
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        (("priority",), "from -1,000,000,000 up to 1,000,000,000"),
+        (("restarts", "max_restarts"), "up to 1,000,000"),
+        (("checkpoint", "keep_last"), "up to 1,000,000"),
+    ],
+)
+def test_every_number_has_a_bound(path, says):
+    raw = {"script": "t.py"}
+    value = "99999999999999999999"
+    assert says in failure({**raw, path[0]: value if len(path) == 1 else {path[1]: value}})
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ("nodse", "Did you mean `nodes` under `resources:`?"),
+        ("time_limt", "Did you mean `time_limit` under `stop:`?"),
+        ("keep_lst", "Did you mean `keep_last` under `checkpoint:`?"),
+        ("priorty", "Did you mean `priority`?"),
+        ("zzz", "Valid: "),
+    ],
+)
+def test_a_slip_at_the_top_finds_the_key_of_a_section(written, says):
+    assert says in failure({"script": "t.py", written: 2})
+
+
+def test_a_slip_in_a_section_finds_the_key_of_another():
+    assert "Did you mean `nodes` under `resources:`?" in failure({"script": "t.py", "stop": {"nodse": 2}})
+    assert "Did you mean `priority`, at the top level?" in failure({"script": "t.py", "stop": {"priorty": 2}})
+
+
+@pytest.mark.parametrize("shape", ["list", "table", "text"])
+def test_aliases_that_multiply_are_refused_at_once(tmp_path, shape):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    if shape == "text":
+        lines = [f"a0: &a0 {'x' * 100_000}"]
+    for level in range(1, 40):
+        names = ", ".join(f"*a{level - 1}" if shape != "table" else f"k{n}: *a{level - 1}" for n in range(9))
+        lines.append(f"a{level}: &a{level} " + (f"{{{names}}}" if shape == "table" else f"[{names}]"))
+    with pytest.raises(SpecInvalid, match=r"line \d+ stands for more than 10,000 values"):
+        partial_from_yaml(write(tmp_path, "\n".join(lines)))
+
+
+def test_aliases_in_measure_and_long_lists_are_read(tmp_path):
+    text = "script: t.py\nlabels: &l {a: b}\nenvironment: {env: *l}\nargs: [" + "x, " * 20_000 + "x]\n"
+    found = partial_from_yaml(write(tmp_path, text))
+    assert found["environment"]["env"] == found["labels"] == {"a": "b"}
+    assert len(found["args"]) == 20_001
