@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gangline.agent.starter import RankStart
 
-__all__ = ["needs_shell", "render_argv", "render_script", "write_notebook_script"]
+__all__ = ["needs_shell", "render_argv", "render_script", "script_word", "write_notebook_script"]
 
 _SHELL_SYNTAX = re.compile(r"[\s|&;<>()$`\"'*?\[\]{}~#!]")
 _CELL_MAGICS_THAT_RUN_PYTHON = ("%%time", "%%timeit", "%%capture", "%%prun")
@@ -31,10 +31,15 @@ def render_argv(rank: RankStart, *, exists: Callable[[str], bool]) -> list[str]:
     if rank.entry_kind == "module":
         return [rank.python, "-m", rank.entry, *rank.args]
     if rank.entry_kind in {"script", "notebook"}:
-        return [rank.python, rank.entry, *rank.args]
+        return [rank.python, script_word(rank.entry), *rank.args]
     if not rank.args and needs_shell(rank.entry, exists=exists):
         return ["bash", "-o", "pipefail", "-c", rank.entry]
     return [rank.entry, *rank.args]
+
+
+def script_word(entry: str) -> str:
+    """A script as an interpreter takes it: never for an option."""
+    return f"./{entry}" if entry.startswith("-") else entry
 
 
 def needs_shell(command: str, *, exists: Callable[[str], bool]) -> bool:

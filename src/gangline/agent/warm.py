@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from gangline.agent.commandline import script_word
 from gangline.agent.execstart import exit_of
 from gangline.agent.inject import PROBE, render_helper_environment, render_settings
 from gangline.agent.preload import is_read_at_start
@@ -364,7 +365,7 @@ class Helper:
 
 def render_interpreter_argv(python: str, entry_kind: str, entry: str, args: Sequence[str]) -> tuple[str, ...]:
     """What a shell would start a script or a module with. Pure."""
-    return (python, *(("-m", entry) if entry_kind == "module" else (entry,)), *args)
+    return (python, *(("-m", entry) if entry_kind == "module" else (script_word(entry),)), *args)
 
 
 def decide_helper_environment(env: Mapping[str, str]) -> dict[str, str]:

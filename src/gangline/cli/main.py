@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import click
 
+from gangline.cli.early import disarm
 from gangline.cli.failure import (
     EXIT_INTERRUPTED,
     EXIT_PIPE_CLOSED,
@@ -130,6 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _invoke(args: list[str], invocation: Invocation) -> int:
     """Run the command and turn every expected ending into its exit code."""
     try:
+        disarm()
         with cli.make_context("gangline", list(args), obj=invocation) as ctx:
             return _code(cli.invoke(ctx))
     except click.exceptions.Exit as end:

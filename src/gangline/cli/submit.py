@@ -162,9 +162,14 @@ def _prepare(spec: RunSpec, include: tuple[str, ...]) -> Prepared:
 
 
 def _send(client: Client, prepared: Prepared) -> RunDetail:
-    from gangline.client.submission import send  # noqa: PLC0415 - as above
+    from gangline.client.submission import create, upload  # noqa: PLC0415 - as above
 
-    return send(prepared, client=client, command=["gangline", *sys.argv[1:]])
+    upload(client, prepared.packed)
+    try:
+        return create(prepared, client=client, command=["gangline", *sys.argv[1:]])
+    except KeyboardInterrupt:
+        say("interrupted; the run may have been submitted: `gangline ps` shows whether it was", err=True)
+        raise click.exceptions.Exit(EXIT_INTERRUPTED) from None
 
 
 def _print_dry_run(client: Client, prepared: Prepared, sources: Mapping[str, Sequence[str]], *, as_json: bool) -> int:

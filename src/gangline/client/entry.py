@@ -29,7 +29,8 @@ def relative_entry(spec: RunSpec, *, cwd: Path, root: Path) -> RunSpec:
     path = Path(os.path.abspath(cwd / Path(spec.entry).expanduser()))  # noqa: PTH100 - without following links
     for base in (root, Path(os.path.realpath(root))):
         if path.is_relative_to(base):
-            return replace(spec, entry=os.path.relpath(path, cwd))
+            entry = os.path.relpath(path, cwd)
+            return replace(spec, entry=f"./{entry}" if entry.startswith("-") else entry)  # an option for Python else
     raise SpecInvalid(
         f"`{spec.entry}` lies outside the project {root}",
         why="Only the project is packed.",

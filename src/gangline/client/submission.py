@@ -32,7 +32,7 @@ from gangline.snapshot.pack import Packed, find_root, pack
 from gangline.wire.spec import spec_to_mapping
 from gangline.wire.views import RunDetail
 
-__all__ = ["Prepared", "check", "prepare", "send", "submit", "upload"]
+__all__ = ["Prepared", "check", "create", "prepare", "send", "submit", "upload"]
 
 _BATCH_BYTES = 8 << 20
 _LOCAL_POOL = "local"
@@ -121,6 +121,11 @@ def send(prepared: Prepared, *, client: Client, command: Sequence[str] = (), key
         key: idempotency key; None: a new one.
     """
     upload(client, prepared.packed)
+    return create(prepared, client=client, command=command, key=key)
+
+
+def create(prepared: Prepared, *, client: Client, command: Sequence[str] = (), key: str | None = None) -> RunDetail:
+    """Create the run of what has been uploaded; the second half of `send`. Once it is called, there may be a run."""
     return client.submit(
         spec_to_mapping(prepared.spec), client=_describe_client(prepared.cwd, command), key=key or secrets.token_hex(16)
     )

@@ -119,6 +119,7 @@ def test_which_ranks_a_helper_can_fork(changes, suits):
 def test_how_an_interpreter_is_started():
     assert render_interpreter_argv("py", "script", "a.py", ["x"]) == ("py", "a.py", "x")
     assert render_interpreter_argv("py", "module", "a.b", ["x"]) == ("py", "-m", "a.b", "x")
+    assert render_interpreter_argv("py", "script", "-a.py", ["x"]) == ("py", "./-a.py", "x")
 
 
 def raised(error):

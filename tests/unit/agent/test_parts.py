@@ -33,6 +33,8 @@ def rank(kind: str, entry: str, *args: str) -> RankStart:
     ("start", "argv"),
     [
         (rank("script", "train.py", "--x", "a b"), ["py", "train.py", "--x", "a b"]),
+        (rank("script", "-dash.py", "-x"), ["py", "./-dash.py", "-x"]),
+        (rank("notebook", "-dash.notebook.py"), ["py", "./-dash.notebook.py"]),
         (rank("module", "pkg.train", "-v"), ["py", "-m", "pkg.train", "-v"]),
         (rank("command", "torchrun", "x.py"), ["torchrun", "x.py"]),
         (rank("command", "python x.py | tee log"), ["bash", "-o", "pipefail", "-c", "python x.py | tee log"]),

@@ -260,3 +260,12 @@ def test_a_check_sends_nothing(project, api, monkeypatch):
     assert check(RunSpec(entry="train.py"), client=api.client)["backend"] == "fake"
     assert api.commands.runs == {}
     assert not any(api.home.objects.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["script", "notebook"])
+@pytest.mark.parametrize("prefix", ["", "./", "absolute"])
+def test_a_script_that_looks_like_an_option_keeps_its_folder(project, kind, prefix):
+    name = "-dash.py" if kind == "script" else "-dash.ipynb"
+    (project / name).write_text("{}")
+    entry = str(project / name) if prefix == "absolute" else f"{prefix}{name}"
+    assert ready(project, RunSpec(entry=entry, entry_kind=EntryKind(kind))).spec.entry == f"./{name}"
