@@ -27,12 +27,16 @@ from gangline.domain.errors import Transient
 from gangline.domain.phase import Reason
 from gangline.rundir.files import write_json
 from gangline.rundir.journal import read_journal
+from gangline.rundir.space import STORAGE_WORDS, describe_full, is_full
 
-__all__ = ["Leader"]
+__all__ = ["EXIT_STORAGE", "Leader"]
 
 _CONTROL_S = 0.05
 _WRITE_AGAIN_S = 1.0
 _MOST_WRITES = 60
+_MOST_WRITES_FULL = 10
+_FULL_PAUSE_S = 0.5
+EXIT_STORAGE = 5
 _CHARGED_S_PER_NODE = 0.5
 _REPORT_KEYS = ("pid", "started", "exit_code", "signal", "ended_by", "peak_rss_bytes", "error", "log_tail")
 
@@ -58,6 +62,8 @@ class Leader:
         self._timers: list[Timer] = []
         self._pause: Timer | None = None
         self._node: Node | None = None
+        self._full = ""
+        """What cannot be written in the attempt that runs; "": everything can."""
         self._life = LifeSign(site.run.launch(site.launch.launch).alive)
 
     def begin(self, node: Node) -> None:
@@ -89,6 +95,7 @@ class Leader:
             "started": self._take_started,
             "exited": self._take_exited,
             "cleared": self._take_cleared,
+            "full": self._take_full,
         }
         take[message["say"]](attempt, node, message)
         self._advance()
@@ -140,7 +147,19 @@ class Leader:
         record.kernel_oom_kills = message["oom_kills"]
         record.memory = Memory(**message["memory"]) if message["memory"] else None
         if record.failed and attempt.ending is None:
-            self._end(Ending(cause="failure", time=time.time()))
+            reason = Reason.STORAGE if self._full else None
+            self._end(Ending(cause="failure", time=time.time(), reason=reason, message=self._full))
+
+    def _take_full(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
+        """The end of a rank may be what could not be noted: first let ranks that succeed do so."""
+        if not self._full:
+            self._full = message["text"]
+            self._loop.after(_FULL_PAUSE_S, lambda: self._end_full(attempt))
+
+    def _end_full(self, attempt: Attempt) -> None:
+        if attempt is self._attempt and attempt.ending is None:
+            self._fail(Reason.STORAGE, self._full)
+            self._advance()
 
     def _take_cleared(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
         attempt.cleared.add(node)
@@ -183,12 +202,19 @@ class Leader:
             nodes=nodes,
             world_size=self._launch.world_size,
         )
-        self._step = "gather"
-        self._site.run.attempt(number).path.mkdir(parents=True, exist_ok=True)
+        self._step, self._full = "gather", ""
+        self._make_folder(number)
         if self._node is not None:
             self._node.open(number)
         limit_s = self._launch.stop.start_timeout_s + _CHARGED_S_PER_NODE * self._launch.nodes
         self._timers = [self._loop.after(limit_s, self._on_start_timeout)]
+
+    def _make_folder(self, number: int) -> None:
+        folder = self._site.run.attempt(number).path
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            self._fail(Reason.STORAGE, f"The attempt cannot start: {describe_full(folder, error)}.")
 
     def _advance(self) -> None:
         """Take the next step of the attempt, as far as what is known allows."""
@@ -315,13 +341,25 @@ class Leader:
             write_json(self._site.run.attempt(attempt.number).result, result)
         except OSError as error:
             complain(f"the result of attempt {attempt.number} cannot be written: {error}")
+            if is_full(error):
+                self._life.give_room()
+                tries = min(tries, _MOST_WRITES_FULL)
             if tries > 0:
                 self._loop.after(_WRITE_AGAIN_S, lambda: self._write_result(attempt, outcome, tries=tries - 1))
-                return
+            else:
+                self._give_up(error)
+            return
         if self._node is not None:
             keys = {key: value for key, value in result.items() if key not in {"version", "ranks"}}
             self._node.journal.write("attempt_ended", **keys)
         self._follow(outcome)
+
+    def _give_up(self, error: OSError) -> None:
+        """Nothing may follow from an end that nobody can read of."""
+        complain(f"{STORAGE_WORDS}: {describe_full(self._site.run.path, error)}")
+        self._step = "over"
+        self._members.dismiss()
+        self._loop.stop(EXIT_STORAGE)
 
     def _follow(self, outcome: Outcome) -> None:
         if outcome.next != "restart":

@@ -1,7 +1,7 @@
 """Command line of the agent: `agent RUN_DIR --launch N --node I`. Standard library only.
 
 Exit codes: 0 the launch came to its end (or another agent of the same node is at it already), 3 the gang was never
-joined, 4 the leader was lost, 64 the call cannot be, 1 a fault of the agent itself.
+joined, 4 the leader was lost, 5 the run directory cannot be written, 64 the call cannot be, 1 a fault of the agent itself.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from gangline.agent.follower import Follower
 from gangline.agent.guardian import Guardian, marks_of, sweep_earlier
 from gangline.agent.hostinfo import EnvironmentProbe
 from gangline.agent.launchspec import load_launch
-from gangline.agent.leader import Leader
+from gangline.agent.leader import EXIT_STORAGE, Leader
 from gangline.agent.loop import Loop
 from gangline.agent.node import Node
 from gangline.agent.processes import adopt_orphans
 from gangline.agent.sampler import SystemJournal
-from gangline.agent.site import Journal, Site
+from gangline.agent.site import Journal, Site, complain
 from gangline.domain.errors import GanglineError, InvalidRequest
 from gangline.domain.spec import EntryKind
 from gangline.rundir.layout import RunDir
+from gangline.rundir.space import STORAGE_WORDS, describe_full, is_full
 
 __all__ = ["main"]
 
@@ -51,8 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             return run_agent(*_parse(arguments[1:]))
         raise InvalidRequest(f"`{' '.join(arguments)}` is not a call of the agent", fix=f"Call: {_USAGE}")
     except GanglineError as error:
-        sys.stderr.write(f"gangline agent: {error}\n")
+        complain(str(error))
         return error.exit_code
+    except OSError as error:
+        if not is_full(error):
+            raise
+        complain(f"{STORAGE_WORDS}: {describe_full(error.filename or arguments[1], error)}")
+        return EXIT_STORAGE  # the guardian ends what was started
 
 
 def run_agent(run_dir: Path, launch: int, node: int) -> int:

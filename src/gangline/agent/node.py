@@ -96,6 +96,7 @@ class Node:
         self._entry = site.launch.entry
         self._attempt: LocalAttempt | None = None
         loop.watch(starter, self._on_starter)
+        journal.on_full = self._on_full
 
     @property
     def live_ranks(self) -> dict[int, int]:
@@ -137,6 +138,11 @@ class Node:
     def warn(self, text: str, **keys: int) -> None:
         """Record something that people should know and that stops nothing."""
         self.journal.write("warning", text=text, **keys)
+
+    def _on_full(self, text: str) -> None:
+        if self._attempt is not None:
+            number = self._attempt.folder.number
+            self._report({"say": "full", "attempt": number, "text": f"Node {self.site.index}: {text}"})
 
     def reap_orphans(self) -> None:
         """Wait for dead children that ranks have left to this agent, so that they do not pile up while it runs."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from gangline.agent.environ import AttemptTerms, render_rank_environment
 from gangline.agent.launchspec import LaunchSpec
 from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import AttemptDir, RunDir
+from gangline.rundir.space import describe_full, is_full
 
 __all__ = ["Journal", "Site", "complain", "machine_id"]
 
@@ -56,6 +58,8 @@ class Journal:
         self._node = node
         self._writer: JournalWriter | None = None
         self._path: Path | None = None
+        self.on_full: Callable[[str], None] = lambda _what: None
+        """Called with words for people when the disk does not take an event."""
 
     def open(self, attempt: AttemptDir) -> None:
         """Write to the journal of this attempt from now on."""
@@ -69,6 +73,7 @@ class Journal:
             self._path = path
         except OSError as error:
             complain(f"cannot open {path}: {error}")
+            self._tell(path, error)
 
     def write(self, kind: str, **keys: object) -> None:
         """Append an event."""
@@ -79,6 +84,12 @@ class Journal:
             complain(f"event without a journal: {kind} {keys}")
         except OSError as error:
             complain(f"cannot write event {kind} {keys}: {error}")
+            if self._path is not None:
+                self._tell(self._path, error)
+
+    def _tell(self, path: Path, error: OSError) -> None:
+        if is_full(error):
+            self.on_full(f"The journal {describe_full(path, error)}.")
 
     def close(self) -> None:
         """Let go of the file."""
@@ -88,9 +99,9 @@ class Journal:
 
 
 def complain(text: str) -> None:
-    """Say something in the agent's own log, which is its standard error."""
-    sys.stderr.write(f"gangline agent: {text}\n")
-    sys.stderr.flush()
+    """Say something in the agent's own log, which is its standard error. Never raises: the log's disk may be full."""
+    with suppress(OSError):
+        os.write(2, f"gangline agent: {text}\n".encode("utf-8", "replace"))
 
 
 def machine_id() -> str:

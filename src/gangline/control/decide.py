@@ -74,6 +74,8 @@ class Facts:
     grace_s: float = 30.0
     agent_words: str = ""
     """The end of what the agents of a lost launch have printed."""
+    storage_fault: str = ""
+    """What a lost launch, or its folder, says of a disk that is full; "" where neither does."""
     now: float = 0.0
 
     @property
@@ -274,7 +276,7 @@ def _lost(facts: Facts) -> list[Step]:
     if observation is not None and observation.cancelled:
         return [_stopped(facts, _outside(observation))]
     preempted = facts.run.phase is Phase.PREEMPTED or (observation is not None and observation.preempted)
-    reason = Reason.PREEMPTED if preempted else Reason.NODE_LOST if facts.newest is not None else Reason.PLATFORM
+    reason = _loss_reason(facts, preempted=preempted)
     message = _loss_message(facts, reason)
     decision = decide_restart(facts.policy, facts.used, reason)
     outcome = "preempted" if preempted else "failed"
@@ -291,6 +293,14 @@ def _lost(facts: Facts) -> list[Step]:
     phase = Phase.PREEMPTED if preempted else Phase.RESTARTING
     text = f"{message} {_sentence(decision.message)}"
     return _to_queue(facts, Move(phase=phase, reason=reason, message=text, changes=changes, attempts=closed))
+
+
+def _loss_reason(facts: Facts, *, preempted: bool) -> Reason:
+    if preempted:
+        return Reason.PREEMPTED
+    if facts.storage_fault:
+        return Reason.STORAGE
+    return Reason.PLATFORM if facts.newest is None else Reason.NODE_LOST
 
 
 def _give_up(facts: Facts, reason: Reason, message: str, closed: Sequence[AttemptRow]) -> Move:
@@ -329,6 +339,8 @@ def _loss_message(facts: Facts, reason: Reason) -> str:
         said = f"The agents of launch {facts.run.launch} ended before they began an attempt"
     else:
         said = f"The agents of attempt {facts.newest.number} are gone, and left no result"
+    if reason is Reason.STORAGE:
+        return f"{said}: {facts.storage_fault}."
     words = f"\n{facts.agent_words.strip()}" if facts.agent_words.strip() else ""
     return f"{said}{f' ({detail})' if detail else ''}.{words}"
 

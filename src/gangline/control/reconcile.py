@@ -32,6 +32,7 @@ from gangline.domain.phase import TERMINAL, Phase, Reason
 from gangline.ports import Backend, Clock
 from gangline.rundir.home import Home
 from gangline.rundir.layout import RunDir
+from gangline.rundir.space import STORAGE_WORDS, probe_folder
 from gangline.store.rows import Move, NewEvent, RunRow
 from gangline.store.store import Store
 
@@ -157,6 +158,7 @@ class Reconciler:
         spec, now = self._specs.get(run.id), self._clock.now()
         run_dir = self._home.run(run.id)
         is_lost = watch.times_gone > 1 and ingested.is_drained
+        words = _agent_words(run_dir, run) if is_lost else ""
         return Facts(
             run=run,
             attempts=[attempt for attempt in ingested.attempts if attempt.launch == run.launch],
@@ -168,7 +170,8 @@ class Reconciler:
             policy=spec.restarts,
             used=decide_used(run, ingested.attempts),
             grace_s=spec.stop.grace_s if run.stop_grace_s is None else run.stop_grace_s,
-            agent_words=_agent_words(run_dir, run) if is_lost else "",
+            agent_words=words,
+            storage_fault=_storage_fault(run_dir, words) if is_lost else "",
             now=now,
         )
 
@@ -301,3 +304,9 @@ def _agent_words(run_dir: RunDir, run: RunRow) -> str:
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
+
+
+def _storage_fault(run_dir: RunDir, words: str) -> str:
+    """What the agents said last of a full disk; they may not have been able to say it, so the folder is tried, too."""
+    said = next((line for line in words.splitlines() if STORAGE_WORDS in line), "")
+    return said.partition(f"{STORAGE_WORDS}: ")[2] or probe_folder(run_dir.path)

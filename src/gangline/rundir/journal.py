@@ -8,6 +8,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -51,7 +52,7 @@ class JournalWriter:
         data = b"\n" + line if self._torn else line
         self._torn = True  # until all of it is known to be written
         if os.write(self._descriptor, data) != len(data):
-            raise OSError(f"`{self.path}` took only a part of a record; its disk may be full")
+            raise OSError(errno.ENOSPC, "only a part of a record was taken; the disk may be full", str(self.path))
         self._torn = False
         self._seq += 1
         return record
