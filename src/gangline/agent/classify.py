@@ -64,7 +64,8 @@ def decide_verdict(end: RankEnd) -> Verdict:
     if killer is not None:
         return _verdict_of_signal(end, who, killer)
     error_type, error_text = _error_of(end)
-    told = f": {error_type}: {_first_line(error_text)}" if error_type else f" with exit code {end.exit_code}"
+    said = ": ".join(filter(None, (error_type, _first_line(error_text))))
+    told = f": {said}" if error_type else f" with exit code {end.exit_code}"
     reason = _reason_of_error(end, error_type, error_text)
     if reason is Reason.OUT_OF_MEMORY:
         return Verdict(reason=reason, message=f"{who} ran out of memory{told}{_peak(end)}.")

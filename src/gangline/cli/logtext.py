@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from gangline.cli.text import visible_order
 from gangline.wire.views import LogChunk
 
 __all__ = ["LineAssembler", "LogPrinter", "Piece", "strip_controls"]
@@ -147,13 +148,16 @@ class LogPrinter:
 
 
 def strip_controls(text: str) -> tuple[str, str]:
-    """The text without control codes (line feeds, tabs, carriage returns stay), and an escape cut off at its end."""
+    """The text without control codes (line feeds, tabs, carriage returns stay), and an escape cut off at its end.
+
+    What turns the order of letters around is shown as an escape (`\\u202e`), as in every table.
+    """
     if text.isascii() and text.isprintable():
         return text, ""
     cut = _CUT_ESCAPE.search(text)
     held = cut.group() if cut and len(cut.group()) <= _LONGEST_ESCAPE else ""
     whole = text[: len(text) - len(held)] if held else text
-    return _CONTROLS.sub("", _ESCAPES.sub("", whole)), held
+    return visible_order(_CONTROLS.sub("", _ESCAPES.sub("", whole))), held
 
 
 def _newest_state(line: str) -> str:

@@ -22,12 +22,14 @@ __all__ = [
     "render_size",
     "render_step",
     "visible",
+    "visible_order",
     "wrap",
 ]
 
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86400
 _UNSAFE = frozenset({"Cc", "Cs", "Zl", "Zp"})
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+_VISIBLE_ORDER = {ord(char): ascii(char)[1:-1] for char in _BIDI}
 _ZERO_WIDTH = frozenset({"Mn", "Me", "Cf"})
 _SIZE_UNITS = ("kB", "MB", "GB", "TB", "PB")
 
@@ -42,6 +44,11 @@ def visible(text: str, *, multiline: bool = False) -> str:
         return text
     kept = "\n\t" if multiline else ""
     return "".join(_escape(char) if _is_unsafe(char) and char not in kept else char for char in text)
+
+
+def visible_order(text: str) -> str:
+    """The text with marks that turn the order of letters around as escapes that can be seen; all else stays."""
+    return text if text.isascii() else text.translate(_VISIBLE_ORDER)
 
 
 def cell_width(text: str) -> int:

@@ -18,6 +18,14 @@ __all__ = ["MetricsFold", "apply_result", "fold_journal", "fold_metrics", "journ
 _INT64 = 1 << 63
 _RANK_KEYS = ("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes")
 _TOLD = frozenset({"attempt_started", "attempt_running", "stopping", "killed", "agent_lost", "warning"})
+_NEEDED: Mapping[str, Sequence[str]] = {
+    "rank_started": ("rank",),
+    "rank_exited": ("rank",),
+    "stopping": ("cause", "grace_s"),
+    "killed": ("pids",),
+    "warning": ("text",),
+}
+"""What a record of each kind cannot go without, besides its time."""
 _ONCE = frozenset({"attempt_started", "stopping"})
 """Every agent writes these; the history takes the leader's."""
 
@@ -39,7 +47,7 @@ def fold_journal(attempt: AttemptRow, node: int, records: Iterable[Mapping[str, 
             changes |= _started(record)
         elif kind == "attempt_running":
             changes["running"] = _number(record.get("t"))
-        elif kind in {"rank_started", "rank_exited"}:
+        elif kind in {"rank_started", "rank_exited"} and _is_whole(str(kind), record):
             _fold_rank(ranks, node, record)
     changes["nodes"] = [nodes[key] for key in sorted(nodes)]
     changes["ranks"] = [ranks[key] for key in sorted(ranks)]
@@ -51,6 +59,8 @@ def journal_events(attempt: int, node: int, records: Iterable[Mapping[str, Any]]
     found: list[NewEvent] = []
     for record in records:
         kind = str(record.get("kind"))
+        if not _is_whole(kind, record):
+            continue
         failed = kind == "rank_exited" and record.get("ended_by") != "platform" and record.get("exit_code") != 0
         if failed or (kind in _TOLD and (node == 0 or kind not in _ONCE)):
             data = {key: value for key, value in record.items() if key not in {"seq", "m", "kind", "t"}}
@@ -230,6 +240,13 @@ def _node_view(node: int, known: Mapping[str, Any] | None, record: Mapping[str, 
         "devices": list((known or {}).get("devices") or ()),
         "environment": None,
     }
+
+
+def _is_whole(kind: str, record: Mapping[str, Any]) -> bool:
+    """Whether a record has what its kind always has; a line that training code wrote into the journal has not."""
+    if kind == "rank_exited" and record.get("exit_code") is None and record.get("signal") is None:
+        return False
+    return all(record.get(key) is not None for key in ("t", *_NEEDED.get(kind, ())))
 
 
 def _fold_rank(ranks: dict[int, dict[str, Any]], node: int, record: Mapping[str, Any]) -> None:

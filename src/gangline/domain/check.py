@@ -14,7 +14,7 @@ from difflib import get_close_matches
 
 from gangline.domain.errors import SpecInvalid, nearest
 from gangline.domain.gang import PoolCapacity
-from gangline.domain.naming import check_name
+from gangline.domain.naming import check_name, name_from
 from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, Strategy
 
 __all__ = ["AVAILABLE_STRATEGIES", "MOST", "check_entry", "check_spec", "complete_spec", "resolve_checkpoints"]
@@ -61,7 +61,7 @@ def complete_spec(spec: RunSpec, capacity: PoolCapacity) -> RunSpec:
         gpus = procs if capacity.devices else 0
     return replace(
         spec,
-        name=spec.name or _name_from(spec),
+        name=spec.name or name_from(_program_name(spec)),
         resources=replace(resources, procs_per_node=procs, gpus_per_node=gpus),
     )
 
@@ -121,7 +121,7 @@ def check_entry(spec: RunSpec, paths: Collection[str]) -> str | None:
     return None
 
 
-def _name_from(spec: RunSpec) -> str:
+def _program_name(spec: RunSpec) -> str:
     if spec.entry_kind is EntryKind.MODULE:
         return spec.entry
     program = _program_of(spec) if spec.entry_kind is EntryKind.COMMAND else spec.entry

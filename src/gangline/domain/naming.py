@@ -10,11 +10,13 @@ import unicodedata
 
 from gangline.domain.errors import SpecInvalid
 
-__all__ = ["ID_ALPHABET", "MAX_NAME_CHARS", "check_name", "run_id_from", "slug_from"]
+__all__ = ["ID_ALPHABET", "MAX_NAME_CHARS", "check_name", "name_from", "run_id_from", "slug_from"]
 
 MAX_NAME_CHARS = 200
 ID_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 """Letters and digits that nobody confuses with one another."""
+_UNNAMEABLE = frozenset({"Cc", "Cs"})
+"""Categories of Unicode that a name must not hold: control characters, and bytes that were no text."""
 _SUFFIX_CHARS = 4
 _SLUG_CHARS = 40
 
@@ -31,9 +33,15 @@ def check_name(name: str) -> str:
         raise SpecInvalid(
             f"The run's name has {len(name)} characters, {MAX_NAME_CHARS} are allowed", fix="Shorten --name."
         )
-    if any(unicodedata.category(char) in {"Cc", "Cs"} for char in name):
+    if any(unicodedata.category(char) in _UNNAMEABLE for char in name):
         raise SpecInvalid("The run's name holds control characters", fix="Remove line breaks and the like from --name.")
     return name
+
+
+def name_from(text: str) -> str:
+    """A name that `check_name` takes, near to a text that nobody gave for a name, such as that of a file."""
+    legal = "".join("_" if unicodedata.category(char) in _UNNAMEABLE else char for char in text)[:MAX_NAME_CHARS]
+    return legal if legal.strip() else "run"
 
 
 def slug_from(name: str) -> str:

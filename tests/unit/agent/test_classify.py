@@ -32,7 +32,12 @@ def error(kind: str, message: str = "") -> dict[str, Any]:
         (end(), Reason.USER_ERROR, "Rank 2 on node 1 (gpu7) failed with exit code 1."),
         (end(error=error("ValueError", "bad data\nmore")), Reason.USER_ERROR, "ValueError: bad data."),
         (end(exit_code=127), Reason.USER_ERROR, "not found"),
-        (end(error=error("MemoryError")), Reason.OUT_OF_MEMORY, "ran out of memory"),
+        (end(error=error("MemoryError")), Reason.OUT_OF_MEMORY, "ran out of memory: MemoryError."),
+        (
+            end(error=error("MemoryError"), peak_rss_bytes=1 << 30),
+            Reason.OUT_OF_MEMORY,
+            "ran out of memory: MemoryError; its peak memory was 1.0 GiB.",
+        ),
         (end(error=error("torch.OutOfMemoryError", "CUDA out of memory")), Reason.OUT_OF_MEMORY, "CUDA out of memory"),
         (end(error=error("RuntimeError", "CUDA error: out of memory")), Reason.OUT_OF_MEMORY, "memory"),
         (end(log_tail="...\ntorch.cuda: CUDA out of memory. Tried"), Reason.OUT_OF_MEMORY, "memory"),

@@ -89,3 +89,12 @@ def test_no_byte_of_a_long_line_is_lost_on_the_way():
 def test_raw_text_passes_as_it_is():
     assert printed(chunk("\x1b[31ma\rb"), raw=True) == "\x1b[31ma\rb"
     assert printed(chunk("\x1b[31ma\n"), raw=True, labels=True) == "0 | \x1b[31ma\n"
+
+
+def test_marks_that_turn_the_order_of_letters_around_are_shown():
+    marks = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    assert printed(chunk(f"loss {marks}1.0 \u05d0\u05d1 \U0001f415\n")) == (
+        "loss " + marks.encode("ascii", "backslashreplace").decode() + "1.0 \u05d0\u05d1 \U0001f415\n"
+    )
+    assert printed(chunk("a\u202eb\n"), labels=True) == "0 | a\\u202eb\n"
+    assert printed(chunk("a\u202eb\n"), raw=True) == "a\u202eb\n"

@@ -176,3 +176,13 @@ def test_modules_that_may_be_installed_are_warned_about_only():
 def test_an_empty_tree_has_nothing_to_suggest():
     with pytest.raises(SpecInvalid, match="no script at all"):
         check_entry(make_spec(), set())
+
+
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [("\udcff.py", "_"), ("tr\udce4in\x07.py", "tr_in_"), ("x" * 250 + ".py", "x" * 200), (" .py", "run")],
+)
+def test_a_name_that_nobody_gave_is_legal(entry, name):
+    completed = complete_spec(make_spec(entry=entry, name=None), make_capacity())
+    assert completed.name == name
+    check_spec(completed)
