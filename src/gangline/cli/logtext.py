@@ -148,9 +148,9 @@ class LogPrinter:
 
 
 def strip_controls(text: str) -> tuple[str, str]:
-    """The text without control codes (line feeds, tabs, carriage returns stay), and an escape cut off at its end.
+    r"""The text without control codes (line feeds, tabs, carriage returns stay), and an escape cut off at its end.
 
-    What turns the order of letters around is shown as an escape (`\\u202e`), as in every table.
+    What turns the order of letters around is shown as an escape (`\u202e`), as in every table.
     """
     if text.isascii() and text.isprintable():
         return text, ""

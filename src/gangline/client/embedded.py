@@ -57,6 +57,7 @@ def start_server(home: Home, find: Callable[[], _T | None]) -> _T:
         ServerUnreachable: it ended at once, or did not answer in time; the end of its log is in the error.
     """
     deadline = time.monotonic() + _PATIENCE_S
+    begin = _prepare_log(home)
     starting = _spawn(home)
     try:
         while time.monotonic() < deadline:
@@ -66,10 +67,10 @@ def start_server(home: Home, find: Callable[[], _T | None]) -> _T:
             if found is not None:
                 return found
             if exit_code:
-                raise _failed(home, f"It ended with exit code {exit_code}.")
+                raise _failed(home, f"It ended with exit code {exit_code}.", begin)
             if exit_code == 0 and not is_served(home):  # it gave way to another one, and that one is gone
                 starting = _spawn(home)
-        raise _failed(home, f"It did not answer within {_PATIENCE_S:.0f} s.")
+        raise _failed(home, f"It did not answer within {_PATIENCE_S:.0f} s.", begin)
     finally:
         starting.returncode = starting.returncode or 0  # it lives on after us, which Popen would warn about
 
@@ -89,8 +90,6 @@ def server_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _spawn(home: Home) -> subprocess.Popen[bytes]:
     """A server in a session of its own, with the state folder as its working folder and the log as its output."""
-    if home.server_log.exists() and home.server_log.stat().st_size > _MAX_LOG_BYTES:
-        home.server_log.replace(home.server_log.with_suffix(".log.1"))
     env = {**server_environment(os.environ), "GANGLINE_HOME": str(home.path)}
     with home.server_log.open("ab") as log:
         return subprocess.Popen(
@@ -104,10 +103,21 @@ def _spawn(home: Home) -> subprocess.Popen[bytes]:
         )
 
 
-def _failed(home: Home, why: str) -> ServerUnreachable:
+def _prepare_log(home: Home) -> int:
+    """Begin a new log where the old one has grown large; the byte at which what comes next will stand."""
+    size = home.server_log.stat().st_size if home.server_log.exists() else 0
+    if size <= _MAX_LOG_BYTES:
+        return size
+    home.server_log.replace(home.server_log.with_suffix(".log.1"))
+    return 0
+
+
+def _failed(home: Home, why: str, begin: int) -> ServerUnreachable:
+    """The error of a start; of the log it shows what this start wrote, from the byte `begin` on."""
     try:
-        lines = home.server_log.read_text(encoding="utf-8", errors="replace").splitlines()[-_SHOWN_LINES:]
+        written = home.server_log.read_bytes()[begin:]
     except OSError:
-        lines = []
-    said = "\n".join(["The end of its log:", *lines]) if lines else ""
+        written = b""
+    lines = written.decode("utf-8", "replace").splitlines()[-_SHOWN_LINES:]
+    said = "\n".join(["The end of its log:", *lines]) if lines else "It wrote nothing to its log."
     return ServerUnreachable("The server did not start", why=why, fix=f"{said}\nThe whole log: {home.server_log}")

@@ -11,6 +11,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,10 +20,11 @@ from typing import Any
 from gangline.client.client import Client
 from gangline.client.connection import connect
 from gangline.client.entry import check_entry, relative_entry
+from gangline.client.interpreter import check_python
 from gangline.client.shell import environment_prefix, find_python, inherited_variables
 from gangline.domain.check import resolve_checkpoints
 from gangline.domain.errors import SnapshotRefused
-from gangline.domain.spec import RunSpec, SnapshotRef
+from gangline.domain.spec import EntryKind, RunSpec, SnapshotRef
 from gangline.domain.version import VERSION
 from gangline.rundir.home import Home
 from gangline.rundir.serving import owner_name
@@ -36,6 +38,8 @@ __all__ = ["Prepared", "check", "create", "prepare", "send", "submit", "upload"]
 
 _BATCH_BYTES = 8 << 20
 _LOCAL_POOL = "local"
+_INTERPRETERS = "interpreters.json"
+"""File in the state folder that remembers which interpreters have answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +104,13 @@ def prepare(
     spec = _with_checkpoints(relative_entry(spec, cwd=cwd, root=root), cwd)
     python = find_python(spec.environment.python, cwd=cwd, root=root, environ=environ)
     home = Home.from_env(environ).path
-    packed = pack(root, include=include, cache_path=cache_path_for(home, root), home=home)
+    matters = spec.pool == _LOCAL_POOL and (spec.entry_kind is not EntryKind.COMMAND or spec.environment.python)
+    with ThreadPoolExecutor(1) as beside:
+        ask = partial(check_python, python, memory=home / _INTERPRETERS, environ=environ)
+        probe = beside.submit(ask) if matters else None
+        packed = pack(root, include=include, cache_path=cache_path_for(home, root), home=home)
+    if probe is not None:
+        probe.result()
     _check_workdir(packed, workdir)
     variables = _variables(python, environ) if spec.pool == _LOCAL_POOL else {}
     path = spec.environment.env.get("PATH", variables.get("PATH"))
