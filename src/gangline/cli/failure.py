@@ -31,6 +31,7 @@ __all__ = [
 EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
 """128 + SIGPIPE, as any program whose reader has gone."""
+_SHOWN_CHARS = 200
 _CRASH_FILE = "cli-crash.log"
 
 
@@ -65,6 +66,17 @@ def usage_as_error(error: click.ClickException) -> GanglineError:
         fix = nearest(error.option_name, [name for name in names if name.startswith("--")])
         return InvalidRequest(f"`{path}` has no option `{error.option_name}`", fix=f"{fix} `{path} --help` lists them.")
     return InvalidRequest(error.format_message(), fix=f"`{path} --help` shows how it is used.")
+
+
+def unnameable_as_error(error: OSError) -> GanglineError:
+    """A path that the system cannot follow (links in a circle, names that are too long), in Gangline's form."""
+    path = str(error.filename or "A path")
+    shown = path if len(path) <= _SHOWN_CHARS else f"{path[:_SHOWN_CHARS]}…"
+    return InvalidRequest(
+        f"{shown} cannot be looked up",
+        why=error.strerror or "",
+        fix="Check the path and the links in it, or work in a folder that is not so deep.",
+    )
 
 
 def report_unexpected(error: BaseException, *, home: Path, debug: bool) -> int:

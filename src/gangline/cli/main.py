@@ -5,6 +5,7 @@ Imports click alone; each command is imported when it runs.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from gangline.cli.failure import (
     EXIT_PIPE_CLOSED,
     report_error,
     report_unexpected,
+    unnameable_as_error,
     usage_as_error,
 )
 from gangline.cli.lazy import Entry, LazyGroup
@@ -27,6 +29,8 @@ from gangline.domain.version import VERSION
 
 __all__ = ["cli", "main"]
 
+_UNNAMEABLE = frozenset({errno.ELOOP, errno.ENAMETOOLONG})
+"""What the system says of a path that it cannot follow; the path is to blame, not Gangline."""
 _RUN, _SEE, _MORE = "Start and steer", "See what happens", "Platform"
 
 
@@ -143,6 +147,10 @@ def _invoke(args: list[str], invocation: Invocation) -> int:
         return report_error(usage_as_error(error), as_json=invocation.as_json or "--json" in args)
     except GanglineError as error:
         return report_error(error, as_json=invocation.as_json)
+    except OSError as error:
+        if error.errno not in _UNNAMEABLE:
+            raise
+        return report_error(unnameable_as_error(error), as_json=invocation.as_json)
 
 
 def _code(result: object) -> int:

@@ -276,3 +276,12 @@ def test_following_as_json_is_a_line_for_each_item(gangline: Any, client: Any, m
     client.stream = [make.chunk("x"), {"end": make.run(phase="succeeded", exit_code=0)}]
     lines = [json.loads(line) for line in gangline("submit", "--follow", "--json", "train.py").out.splitlines()]
     assert [min(line) for line in lines] == ["run", "attempt", "end"]
+
+
+def test_a_path_that_the_system_cannot_follow_is_no_defect_of_ours(gangline: Any, project: Path):
+    (project / "loop").symlink_to("loop")
+    for options in (["--python", "x" * 5000], ["--python", "a/" * 3000 + "python"], ["-f", "x" * 300 + ".yaml"]):
+        result = gangline("submit", *options, "train.py")
+        assert result.code != 0
+        assert "Gangline itself failed" not in result.err
+        assert "cannot be" in result.err
