@@ -153,7 +153,7 @@ class Leader:
     def _take_full(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
         """The end of a rank may be what could not be noted: first let ranks that succeed do so."""
         if not self._full:
-            self._full = message["text"]
+            self._full = f"Node {node}: {message['text']}"
             self._loop.after(_FULL_PAUSE_S, lambda: self._end_full(attempt))
 
     def _end_full(self, attempt: Attempt) -> None:

@@ -1,7 +1,8 @@
 """Command line of the agent: `agent RUN_DIR --launch N --node I`. Standard library only.
 
 Exit codes: 0 the launch came to its end (or another agent of the same node is at it already), 3 the gang was never
-joined, 4 the leader was lost, 5 the run directory cannot be written, 64 the call cannot be, 1 a fault of the agent itself.
+joined, 4 the leader was lost, 5 the run directory cannot be written, 64 the call cannot be, 1 a fault
+of the agent itself.
 """
 
 from __future__ import annotations

@@ -142,7 +142,7 @@ class Node:
     def _on_full(self, text: str) -> None:
         if self._attempt is not None:
             number = self._attempt.folder.number
-            self._report({"say": "full", "attempt": number, "text": f"Node {self.site.index}: {text}"})
+            self._report({"say": "full", "attempt": number, "text": text})
 
     def reap_orphans(self) -> None:
         """Wait for dead children that ranks have left to this agent, so that they do not pile up while it runs."""

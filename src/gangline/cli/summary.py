@@ -34,7 +34,7 @@ from gangline.cli.text import (
     visible,
     wrap,
 )
-from gangline.wire.views import AttemptView, CheckpointView, EventView, FailureView, MetricView, RunDetail
+from gangline.wire.views import AttemptView, CheckpointView, CodeView, EventView, FailureView, MetricView, RunDetail
 
 __all__ = [
     "main_metric",
@@ -280,7 +280,7 @@ def _newest_checkpoints(checkpoints: Sequence[CheckpointView], terminal: Termina
 
 def _render_origin(run: RunDetail, terminal: Terminal) -> list[str]:
     """Where it came from and where it lies: command, code, environment, folder."""
-    code = describe_code(run["code"]) if run["code"] else ["no snapshot"]
+    code = _code_lines(run["code"])
     facts = {
         "command": _command(run["spec"]),
         "code": code[0],
@@ -358,3 +358,9 @@ def _quote(text: str, most_lines: int, terminal: Terminal) -> list[str]:
     shown = lines[-most_lines:]
     width = terminal.width - cell_width(bar) - 2
     return [terminal.paint(bar, dim=True) + terminal.clip(line, width) for line in shown]
+
+
+def _code_lines(code: CodeView | None) -> list[str]:
+    if code is None:
+        return ["no snapshot"]
+    return [visible(code["fault"])] if code.get("fault") else describe_code(code)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from sqlalchemy.exc import DBAPIError
+
 from gangline.control.admission import Admission
 from gangline.control.decide import STOPPED_EXIT_CODE
 from gangline.control.launching import dry_launch
@@ -26,14 +28,15 @@ from gangline.control.views import (
     summary_view,
     tokens_per_s,
 )
-from gangline.domain.errors import Conflict, NotFound, StillEnding, nearest
-from gangline.domain.gang import Launch
+from gangline.domain.errors import Conflict, NotFound, StillEnding, StorageFull, nearest
+from gangline.domain.gang import Handle, Launch
 from gangline.domain.phase import TERMINAL, Phase, Reason
 from gangline.domain.spec import RunSpec
 from gangline.ports import Backend, Clock
 from gangline.queue.fit import free_devices
 from gangline.rundir.home import Home
 from gangline.store.chart import decide_buckets
+from gangline.store.full import says_full
 from gangline.store.rows import Move, RunRow
 from gangline.store.store import Store
 from gangline.wire.views import (
@@ -134,14 +137,13 @@ class Commands:
         run, run_dir = self._store.run(run_id), self._home.run(run_id)
         spec, client = self._store.spec_and_client(run_id)
         newest = self._store.newest_metrics(run_id)
-        snapshot = spec.get("snapshot") or {}
         return RunDetail(
             **summary_view(run),
             spec=spec,
             run_dir=str(run_dir.path),
             attempts=[attempt_view(row, run_dir.attempt(row.number)) for row in self._store.attempts(run_id)],
             checkpoints=self.checkpoints(run_id),
-            code=code_view(run_dir, snapshot.get("workdir", ".")),
+            code=code_view(run_dir, spec.get("snapshot") or {}),
             events=self.events(run_id),
             metrics=newest,
             tokens_per_s=tokens_per_s(newest),
@@ -193,10 +195,17 @@ class Commands:
         Args:
             grace_s: from the signal until processes are killed; None: as the spec says.
             by: who asks.
+        Raises:
+            StorageFull: the stop could not be stored; the agents were told all the same.
         """
         for _ in range(_MOST_TRIES):
             run = self._store.run(run_id)
-            stopped = run if run.phase in TERMINAL else self._stop_once(run, grace_s, by)
+            try:
+                stopped = run if run.phase in TERMINAL else self._stop_once(run, grace_s, by)
+            except (OSError, DBAPIError) as error:
+                if not says_full(error):
+                    raise
+                raise self._stop_unstored(run, grace_s, by, error) from error
             if stopped is not None:
                 self._poke()
                 return summary_view(stopped)
@@ -257,6 +266,23 @@ class Commands:
         """Write the request now; should the server be killed before, the reconciler writes it."""
         policy = self._specs.get(run.id).stop.grace_s
         ask_stop(self._home.run(run.id), run, grace_s=policy if run.stop_grace_s is None else run.stop_grace_s)
+
+    def _stop_unstored(self, run: RunRow, grace_s: float | None, by: str, error: Exception) -> StorageFull:
+        """End the gang although the database takes nothing: by a line for its leader, else by its backend."""
+        asked = replace(run, stop_asked=self._clock.now(), stop_grace_s=grace_s, stop_by=by)
+        told = "It holds no machines."
+        if run.handle is not None:
+            try:
+                self._tell(asked)
+                told = "Its leader was asked to stop all the same."
+            except OSError:
+                self._backends[run.pool].cancel(Handle.from_dict(run.handle))
+                told = "Its agents were told to end it all the same."
+        return StorageFull(
+            f"The stop of run `{run.id}` could not be stored: the disk takes no more",
+            why=f"{getattr(error, 'orig', None) or error}. {told}",
+            fix=f"Make room in {self._home.path}, then stop it once more.",
+        )
 
     def _pool(self, name: str, held: list[RunRow], waiting: list[RunRow]) -> PoolView:
         backend = self._backends[name]

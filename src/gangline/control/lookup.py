@@ -13,7 +13,9 @@ _MOST_NAMED = 5
 
 
 def find_run(store: Store, word: str) -> str:
-    """The id that `word` stands for: `latest`, an id, a unique prefix of one, or a unique name; in this order.
+    """The id that `word` stands for: `latest`, an id, a name, or a unique prefix of an id; in this order.
+
+    A name that only one run has wins over ids that begin with it.
 
     Raises:
         NotFound: nothing of the kind; it names near ones.
@@ -27,7 +29,10 @@ def find_run(store: Store, word: str) -> str:
     found = store.ids_like(word) if word else []
     if word in found:
         return word
-    found = found or store.ids_named(word)
+    named = store.ids_named(word)
+    if len(named) == 1:
+        return named[0]
+    found = found or named
     if len(found) == 1:
         return found[0]
     if found:

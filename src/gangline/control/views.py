@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gangline.domain.errors import GanglineError
 from gangline.rundir.files import Unreadable, read_json
 from gangline.rundir.layout import AttemptDir, RunDir
 from gangline.snapshot.manifest import Manifest
@@ -132,27 +133,49 @@ def tokens_per_s(newest: Mapping[str, float | None]) -> float | None:
     return next((newest[name] for name in _TOKENS_PER_S if newest.get(name) is not None), None)
 
 
-def code_view(run_dir: RunDir, workdir: str) -> CodeView | None:
-    """What was packed at submit; None for a run without a snapshot."""
-    raw = read_json(run_dir.code_manifest)
-    if raw is None:
-        return None
-    manifest = Manifest.from_dict(raw)
-    code = manifest.code.to_dict()
-    return CodeView(
-        digest=manifest.digest,
-        workdir=workdir,
-        root=code.get("root", ""),
-        num_files=manifest.num_files,
-        size_bytes=manifest.size_bytes,
-        commit=code.get("commit"),
-        branch=code.get("branch"),
-        remote=code.get("remote"),
-        dirty=bool(code.get("dirty")),
-        diff=code.get("diff"),
-        untracked=list(code.get("untracked", ())),
-        excluded=list(code.get("excluded", ())),
+def code_view(run_dir: RunDir, snapshot: Mapping[str, Any]) -> CodeView | None:
+    """What was packed at submit; None for a run without a snapshot.
+
+    Args:
+        snapshot: its digest and working folder, as the spec has them; all that is left where code.json is damaged.
+    """
+    view = CodeView(
+        digest=snapshot.get("digest", ""),
+        workdir=snapshot.get("workdir", "."),
+        root="",
+        num_files=0,
+        size_bytes=0,
+        commit=None,
+        branch=None,
+        remote=None,
+        dirty=False,
+        diff=None,
+        untracked=[],
+        excluded=[],
+        fault="",
     )
+    try:
+        raw = read_json(run_dir.code_manifest)
+        return None if raw is None else {**view, **_packed(Manifest.from_dict(raw))}
+    except (GanglineError, OSError) as error:
+        return {**view, "fault": f"code.json cannot be read: {error}"}
+
+
+def _packed(manifest: Manifest) -> CodeView:
+    code = manifest.code.to_dict()
+    return {  # type: ignore[typeddict-item]  # the rest is filled in by the caller
+        "digest": manifest.digest,
+        "root": code.get("root", ""),
+        "num_files": manifest.num_files,
+        "size_bytes": manifest.size_bytes,
+        "commit": code.get("commit"),
+        "branch": code.get("branch"),
+        "remote": code.get("remote"),
+        "dirty": bool(code.get("dirty")),
+        "diff": code.get("diff"),
+        "untracked": list(code.get("untracked", ())),
+        "excluded": list(code.get("excluded", ())),
+    }
 
 
 def _failure_view(raw: Mapping[str, Any]) -> FailureView:

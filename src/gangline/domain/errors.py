@@ -9,6 +9,7 @@
     ├── Conflict            the thing exists, but its state forbids the request
     │   └── StillEnding     it will not for long: the run is on its way to its end
     ├── Unauthorized        no token, or not the right one
+    ├── StorageFull         the disk of the state folder takes no more
     ├── ServerUnreachable   the client found no server, or lost it
     ├── VersionMismatch     command line and server are of different versions
     └── BackendError        what a backend says of its machines; control acts on the class alone
@@ -42,6 +43,7 @@ __all__ = [
     "SnapshotRefused",
     "SpecInvalid",
     "StillEnding",
+    "StorageFull",
     "Transient",
     "Unauthorized",
     "VersionMismatch",
@@ -131,6 +133,14 @@ class Unauthorized(GanglineError):
     code = "unauthorized"
     http_status = 401
     exit_code = 77
+
+
+class StorageFull(GanglineError):
+    """The disk of the state folder is full, or may only be read."""
+
+    code = "storage_full"
+    http_status = 507
+    exit_code = 74
 
 
 class ServerUnreachable(GanglineError):

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-__all__ = ["encode", "json_answer"]
+__all__ = ["MOST", "encode", "json_answer"]
+
+MOST = (1 << 63) - 1
+"""The largest number that calls may name: files, and databases, count no further."""
 
 
 def json_answer(value: object, *, status: int = 200) -> Response:

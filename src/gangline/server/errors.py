@@ -12,8 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gangline.domain.errors import Conflict, GanglineError, InvalidRequest, NotFound
+from gangline.domain.errors import Conflict, GanglineError, InvalidRequest, NotFound, StorageFull
 from gangline.server.answers import json_answer
+from gangline.store.full import says_full
 
 __all__ = ["answer_for", "answer_unexpected", "install"]
 
@@ -70,6 +71,8 @@ def answer_for(error: Exception) -> Response:
 
 def answer_unexpected(error: BaseException) -> Response:
     """The answer to what nobody foresaw; its trace goes to the log under the same number."""
+    if says_full(error):
+        return answer_for(_full(error))
     number = secrets.token_hex(4)
     _log.error("error %s", number, exc_info=error)
     return answer_for(
@@ -78,6 +81,16 @@ def answer_unexpected(error: BaseException) -> Response:
             why=f"{type(error).__name__}: {error}",
             fix=f"`gangline server logs` has the whole of it under {number}; please report it.",
         )
+    )
+
+
+def _full(error: BaseException) -> StorageFull:
+    _log.error("the disk of the state folder takes no more: %s", error)
+    cause = getattr(error, "orig", None) or error
+    return StorageFull(
+        "The disk of the server's state folder takes no more",
+        why=f"{type(cause).__name__}: {cause}",
+        fix="Make room there (`gangline server status` names the folder), or raise its quota, and try again.",
     )
 
 

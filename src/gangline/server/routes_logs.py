@@ -12,7 +12,7 @@ from starlette.responses import Response, StreamingResponse
 from gangline.domain.errors import InvalidRequest, NotFound
 from gangline.domain.phase import TERMINAL, Phase
 from gangline.rundir.layout import AttemptDir
-from gangline.server.answers import json_answer
+from gangline.server.answers import MOST, json_answer
 from gangline.server.follow import RunFollower, follow_lines
 from gangline.server.logs import GangLogFollower, find_attempt, find_tail, is_attempt_over, parse_offsets, read_piece
 from gangline.server.parts import Parts
@@ -23,8 +23,8 @@ __all__ = ["make_router"]
 _MAX_CHUNK_BYTES = 16 << 20
 _RAW_BYTES = 1 << 18
 _LINES = "application/x-ndjson"
-_Attempt = Annotated[int | None, Query(ge=0, description="Default: the newest.")]
-_Tail = Annotated[int | None, Query(ge=0, description="Begin at the last that many lines.")]
+_Attempt = Annotated[int | None, Query(ge=0, le=MOST, description="Default: the newest.")]
+_Tail = Annotated[int | None, Query(ge=0, le=MOST, description="Begin at the last that many lines.")]
 
 
 def make_router(parts: Parts) -> APIRouter:
@@ -41,7 +41,7 @@ def _add_pieces(router: APIRouter, parts: Parts) -> None:
         run: str,
         rank: int,
         attempt: _Attempt = None,
-        offset: Annotated[int, Query(ge=0)] = 0,
+        offset: Annotated[int, Query(ge=0, le=MOST)] = 0,
         limit_bytes: Annotated[int, Query(ge=16, le=_MAX_CHUNK_BYTES)] = 1 << 20,
         tail: _Tail = None,
     ) -> Response:
@@ -63,10 +63,10 @@ def _add_follow(router: APIRouter, parts: Parts) -> None:
     async def follow_run(
         run: str,
         ranks: Annotated[str | None, Query(description="`0,3`; default: all.")] = None,
-        attempt: Annotated[int | None, Query(ge=0, description="Where to begin; default: the newest.")] = None,
+        attempt: Annotated[int | None, Query(ge=0, le=MOST, description="Where to begin; default: the newest.")] = None,
         offsets: Annotated[str, Query(description="`0:17,3:0`: next byte of each rank in that attempt.")] = "",
         tail: _Tail = None,
-        after: Annotated[int, Query(description="`seq` of the last event that is known.")] = -1,
+        after: Annotated[int, Query(ge=-MOST, le=MOST, description="`seq` of the last event that is known.")] = -1,
     ) -> Response:
         """Lines of JSON: LogChunks, `{"event": EventView}`, and at the end `{"end": RunSummary}`."""
         run_id, seen = await run_in_threadpool(_summary, parts, run)
@@ -125,11 +125,12 @@ def _parse_ranks(text: str | None, seen: RunSummary) -> Sequence[int]:
 
 def _parse_offsets(text: str) -> dict[int, int]:
     try:
-        return dict(parse_offsets(text))
+        offsets: dict[int, int] | None = dict(parse_offsets(text))
     except ValueError:
-        raise InvalidRequest(
-            f"`offsets` is `{text[:100]}`", fix="Write rank:offset pairs with commas: 0:17,3:0."
-        ) from None
+        offsets = None
+    if offsets is None or any(max(pair) > MOST for pair in offsets.items()):
+        raise InvalidRequest(f"`offsets` is `{text[:100]}`", fix="Write rank:offset pairs with commas: 0:17,3:0.")
+    return offsets
 
 
 def _check_ranks(ranks: Sequence[int], seen: RunSummary) -> None:

@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from gangline.domain.errors import InvalidRequest, nearest
 from gangline.domain.phase import TERMINAL, Phase
-from gangline.server.answers import json_answer
+from gangline.server.answers import MOST, json_answer
 from gangline.server.parts import Parts
 from gangline.wire.spec import spec_from_mapping
 from gangline.wire.views import CheckpointView, EventView, MetricView, RunDetail, RunSummary
@@ -82,7 +82,7 @@ def _add_list(router: APIRouter, parts: Parts) -> None:
         name: Annotated[str | None, Query(description="Only names that contain this.")] = None,
         project: str | None = None,
         label: Annotated[list[str] | None, Query(description="K=V: only runs with this label.")] = None,
-        limit: Annotated[int, Query(ge=0, description="0: every run.")] = 100,
+        limit: Annotated[int, Query(ge=0, le=_EVERY_RUN, description="0: every run.")] = 100,
     ) -> Response:
         """Runs, newest first."""
         most = limit or _EVERY_RUN
@@ -106,7 +106,7 @@ def _add_list(router: APIRouter, parts: Parts) -> None:
     async def wait_for_run(
         run: str,
         timeout_s: Annotated[float, Query(ge=0, le=_MAX_WAIT_S, allow_inf_nan=False)] = 30.0,
-        version: int | None = None,
+        version: Annotated[int | None, Query(ge=-MOST, le=MOST)] = None,
     ) -> Response:
         """The run as soon as its version is another one, it is over, or the time has passed."""
         run_id = await run_in_threadpool(parts.commands.find, run)
@@ -134,7 +134,7 @@ def _add_moves(router: APIRouter, parts: Parts) -> None:
 
 def _add_history(router: APIRouter, parts: Parts) -> None:
     @router.get("/runs/{run}/events", response_model=list[EventView])
-    def list_events(run: str, after: int = -1) -> Response:
+    def list_events(run: str, after: Annotated[int, Query(ge=-MOST, le=MOST)] = -1) -> Response:
         """What happened, after the entry with that `seq`."""
         return json_answer(parts.commands.events(parts.commands.find(run), after=after))
 
@@ -152,7 +152,7 @@ def _add_history(router: APIRouter, parts: Parts) -> None:
     def show_metric(
         run: str,
         name: str,
-        rank: Annotated[int, Query(ge=0)] = 0,
+        rank: Annotated[int, Query(ge=0, le=MOST)] = 0,
         buckets: Annotated[int, Query(ge=1, le=_MAX_BUCKETS)] = 200,
     ) -> Response:
         """One metric, in at most that many buckets."""

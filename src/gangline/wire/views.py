@@ -160,6 +160,8 @@ class CodeView(TypedDict):
     untracked: list[str]
     excluded: list[dict[str, Any]]
     """What was left out: {"path", "rule", "num_files", "size_bytes"}."""
+    fault: str
+    """Why nothing more than `digest` and `workdir` is known; "" where all is."""
 
 
 class EventView(TypedDict):

@@ -3,6 +3,7 @@
 import errno
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -34,5 +35,5 @@ def test_other_trouble_is_a_fault_of_the_agent(monkeypatch):
 
 def test_a_log_on_a_full_disk_ends_nobody():
     code = "from gangline.agent.site import complain; complain('the disk is full')"
-    with open("/dev/full", "wb") as full:
+    with Path("/dev/full").open("wb") as full:
         assert subprocess.run([sys.executable, "-c", code], stderr=full, check=False).returncode == 0

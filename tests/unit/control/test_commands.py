@@ -266,3 +266,19 @@ def test_values_that_are_not_finite_become_null(plant):
     (bucket,) = plant.commands.metric(run, "loss", rank=0, buckets=10)["buckets"]
     assert (bucket["count"], bucket["min"], bucket["mean"]) == (1, None, None)
     json.dumps(plant.commands.detail(run), allow_nan=False)
+
+
+def test_a_name_wins_over_ids_that_begin_with_it(plant):
+    run = plant.submit(name="ks")
+    other = plant.submit(key="other", name="ksub")
+    assert plant.commands.find("ks") == run
+    assert plant.commands.find("ksub") == other
+    assert plant.commands.find(run) == run
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"version": 1}', "\x00"])
+def test_a_damaged_manifest_of_the_code_is_said_and_stops_no_look(plant, text):
+    run = plant.submit()
+    plant.home.run(run).code_manifest.write_text(text)
+    code = plant.commands.detail(run)["code"]
+    assert "code.json cannot be read" in code["fault"]

@@ -10,7 +10,7 @@ from gangline.rundir.space import describe_full, is_full, probe_folder
 @pytest.mark.parametrize(
     ("number", "full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EROFS, True), (5, False)]
 )
-def test_full_is_told_from_other_trouble(number: int, full: bool) -> None:
+def test_full_is_told_from_other_trouble(number: int, *, full: bool) -> None:
     assert is_full(OSError(number, "x")) is full
 
 
