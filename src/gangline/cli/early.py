@@ -5,8 +5,8 @@ Standard library only, and little of it: this is imported before all else.
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # built in; `signal` would import enum first
 import os
-import signal
 import sys
 
 __all__ = ["arm", "disarm"]

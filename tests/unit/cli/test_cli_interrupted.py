@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -58,7 +57,7 @@ def test_ctrl_c_after_the_question_says_that_there_may_be_a_run(
     monkeypatch.chdir(tmp_path)
 
     def interrupted(*_: object, **__: object) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(client, "submit", interrupted)
     result = gangline("submit", option, "train.py")
