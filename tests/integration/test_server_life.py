@@ -297,3 +297,41 @@ def test_stop_and_the_next_command_may_follow_each_other_closely(client, join):
         join(start=False).stop_server()
         pids.append(join().health()["pid"])
     assert len(set(pids)) == 4
+
+
+def gangline(home: Home, *words: str) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "GANGLINE_HOME": str(home.path)}
+    return subprocess.run(
+        [str(Path(sys.executable).with_name("gangline")), *words], env=env, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("lost", ["server", "token"])
+def test_a_server_that_lives_and_cannot_be_reached_is_named_and_ended_by_force(state, client, lost, join):
+    pid = client.health()["pid"]
+    getattr(state, lost).unlink()
+    status = gangline(state, "server", "status")
+    assert status.returncode == 69
+    assert f"pid {pid} holds the lock of {state.path} but does not answer" in status.stdout + status.stderr
+    stop = gangline(state, "server", "stop")
+    assert stop.returncode == 69
+    assert "--force" in stop.stderr
+    with pytest.raises(ServerUnreachable, match=f"pid {pid} holds the lock"):
+        join()
+    assert gangline(state, "server", "stop", "--force").returncode == 0
+    assert not is_served(state)
+    assert join().health()["pid"] != pid
+
+
+def test_a_frozen_server_is_ended_by_force(state, client):
+    pid = client.health()["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    assert f"pid {pid} holds the lock" in gangline(state, "server", "stop").stderr
+    assert gangline(state, "server", "stop", "--force").returncode == 0
+    assert not is_served(state)
+
+
+def test_a_server_whose_lock_is_another_file_ends_by_itself(state, client):
+    pid = client.health()["pid"]
+    state.lock.rename(state.path / "moved.lock")
+    wait_until(lambda: not is_alive(pid), "the server ends")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -12,13 +15,17 @@ from gangline.cli import connection
 from gangline.cli.options import Whole, echo_json, json_option
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_count, render_duration, render_size, visible
+from gangline.client.embedded import mute
 from gangline.domain.errors import NotFound, ServerUnreachable
 from gangline.rundir.home import Home
+from gangline.rundir.serving import server_pid
 from gangline.wire.views import HealthView
 
 __all__ = ["command"]
 
 _FOLLOW_S = 0.3
+_END_S = 6.0
+_LOOK_S = 0.05
 
 
 @click.group("server")
@@ -41,11 +48,14 @@ def status(*, as_json: bool) -> int:
     try:
         health = connection.connect(start=False).health()
     except ServerUnreachable:
-        home = Home.from_env().path
+        home = Home.from_env()
+        silent = mute(home)
         if as_json:
             echo_json(None)
+        elif silent is not None:
+            say(str(silent))
         else:
-            say(f"No server runs (state folder {home}). The next command that needs one starts it.")
+            say(f"No server runs (state folder {home.path}). The next command that needs one starts it.")
         return ServerUnreachable.exit_code
     if as_json:
         echo_json(health)
@@ -66,17 +76,23 @@ def start(*, as_json: bool) -> None:
 
 
 @command.command("stop")
+@click.option("--force", is_flag=True, help="End one that does not answer, too: SIGTERM, then SIGKILL.")
 @json_option()
-def stop(*, as_json: bool) -> None:
+def stop(*, force: bool, as_json: bool) -> None:
     """Stop the server; gangs that run go on without it."""
     try:
         client = connection.connect(start=False)
         health = client.health()
     except ServerUnreachable:
+        silent = mute(Home.from_env())
+        if silent is not None and not force:
+            raise silent from None
+        if silent is not None:
+            _end_by_force(Home.from_env())
         if as_json:
             echo_json(None)
         else:
-            say("No server runs.")
+            say("No server runs." if silent is None else "The server was ended by force; gangs go on without it.")
         return
     client.stop_server()
     if as_json:
@@ -97,6 +113,17 @@ def logs(*, follow: bool, tail: int) -> None:
     while follow:
         time.sleep(_FOLLOW_S)
         position = _print_new(path, position)
+
+
+def _end_by_force(home: Home) -> None:
+    """SIGTERM to whoever holds the lock, and SIGKILL if that does not help."""
+    pid = server_pid(home)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + _END_S
+        while pid is not None and server_pid(home) == pid and time.monotonic() < deadline:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+            time.sleep(_LOOK_S)
 
 
 def _say_stopped(health: HealthView) -> str:

@@ -15,7 +15,7 @@ import httpx
 
 from gangline.client.answers import unreachable
 from gangline.client.client import API, Client
-from gangline.client.embedded import start_server
+from gangline.client.embedded import mute, start_server
 from gangline.domain.errors import InvalidRequest, ServerUnreachable, Unauthorized
 from gangline.rundir.home import Home
 from gangline.rundir.serving import ServerInfo, is_served, read_live_server, read_token
@@ -47,7 +47,8 @@ def connect(home: Home | None = None, *, start: bool = True, environ: Mapping[st
     found = _Embedded(home or Home.from_env(environ))
     http = found.find_or_start() if start else found.find()
     if http is None:
-        raise ServerUnreachable(f"No server runs for {found.home.path}", fix="Any other command starts one.")
+        none = ServerUnreachable(f"No server runs for {found.home.path}", fix="Any other command starts one.")
+        raise mute(found.home) or none
     return Client(http, reconnect=found.find_or_start if start else None, any_version=not start)
 
 
@@ -96,7 +97,10 @@ class _Embedded:
             info, token = read_live_server(self.home), read_token(self.home)
         except OSError as error:
             raise _unusable(self.home, error) from error
-        return _probe(info, token) if info and token else None
+        try:
+            return _probe(info, token) if info and token else None
+        except ServerUnreachable as error:
+            raise mute(self.home) or error from error
 
 
 def _probe(info: ServerInfo, token: str) -> httpx.Client | None:

@@ -14,13 +14,15 @@ from typing import TypeVar
 
 from gangline.domain.errors import ServerUnreachable
 from gangline.rundir.home import Home
-from gangline.rundir.serving import is_served
+from gangline.rundir.serving import is_served, server_pid
 
-__all__ = ["server_environment", "start_server"]
+__all__ = ["mute", "server_environment", "start_server"]
 
 _T = TypeVar("_T")
 _POLL_S = 0.01
 _PATIENCE_S = 30.0
+_OTHER_PATIENCE_S = 8.0
+"""For a server that is there and does not answer: longer than one takes to begin, or to end."""
 _MAX_LOG_BYTES = 5_000_000
 _SHOWN_LINES = 15
 _KEPT = frozenset(
@@ -59,6 +61,7 @@ def start_server(home: Home, find: Callable[[], _T | None]) -> _T:
     deadline = time.monotonic() + _PATIENCE_S
     begin = _prepare_log(home)
     starting = _spawn(home)
+    other, since = None, time.monotonic()
     try:
         while time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -68,11 +71,27 @@ def start_server(home: Home, find: Callable[[], _T | None]) -> _T:
                 return found
             if exit_code:
                 raise _failed(home, f"It ended with exit code {exit_code}.", begin)
+            if (pid := server_pid(home)) != other:
+                other, since = pid, time.monotonic()
+            elif pid not in {None, starting.pid} and time.monotonic() - since > _OTHER_PATIENCE_S:
+                raise mute(home) or ServerUnreachable("The server did not start", why="Another one held its place.")
             if exit_code == 0 and not is_served(home):  # it gave way to another one, and that one is gone
                 starting = _spawn(home)
         raise _failed(home, f"It did not answer within {_PATIENCE_S:.0f} s.", begin)
     finally:
         starting.returncode = starting.returncode or 0  # it lives on after us, which Popen would warn about
+
+
+def mute(home: Home) -> ServerUnreachable | None:
+    """The error for a server that lives and cannot be reached; None: none lives, as far as its lock tells."""
+    pid = server_pid(home)
+    if pid is None:
+        return None
+    return ServerUnreachable(
+        f"pid {pid} holds the lock of {home.path} but does not answer",
+        why="It is frozen, beginning or ending, or `server.json` or `token` was removed or changed.",
+        fix="`gangline server stop --force` ends it; runs go on, and the next command starts another one.",
+    )
 
 
 def server_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -11,6 +11,7 @@ import getpass
 import os
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from gangline.rundir.files import Unreadable, read_json, write_bytes, write_json
@@ -24,6 +25,8 @@ __all__ = [
     "read_live_server",
     "read_server",
     "read_token",
+    "server_pid",
+    "still_holds",
     "take_lock",
     "write_server",
 ]
@@ -119,7 +122,31 @@ def take_lock(home: Home, *, patience_s: float = 0.0) -> int | None:
                 return None
             time.sleep(_LOCK_RETRY_S)
         else:
+            _sign(descriptor)
             return descriptor
+
+
+def _sign(descriptor: int) -> None:
+    """Write into the lock who holds it; a disk that is full costs no more than this note."""
+    with suppress(OSError):
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+
+
+def server_pid(home: Home) -> int | None:
+    """Who holds the lock, whether or not it answers; None: nobody, or it has not said who it is."""
+    try:
+        return int(home.lock.read_text(encoding="ascii")) if is_served(home) else None
+    except (OSError, ValueError):
+        return None
+
+
+def still_holds(home: Home, descriptor: int) -> bool:
+    """Whether the lock that is held is still that of the folder: neither it nor the folder was removed."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), home.lock.stat())
+    except OSError:
+        return False
 
 
 def is_served(home: Home) -> bool:

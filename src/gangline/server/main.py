@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,7 +21,15 @@ from gangline.control.reconcile import Reconciler
 from gangline.domain.errors import GanglineError
 from gangline.domain.version import VERSION
 from gangline.rundir.home import Home
-from gangline.rundir.serving import ServerInfo, ensure_token, owner_name, read_server, take_lock, write_server
+from gangline.rundir.serving import (
+    ServerInfo,
+    ensure_token,
+    owner_name,
+    read_server,
+    still_holds,
+    take_lock,
+    write_server,
+)
 from gangline.server.app import make_app
 from gangline.server.backends import load_backends
 from gangline.server.clock import SystemClock
@@ -36,6 +46,7 @@ _log = logging.getLogger(__name__)
 _LOCK_PATIENCE_S = 0.3
 """Clients that look hold the lock for a moment. A server that is ending is waited for by the client, not by us."""
 _TICK_PATIENCE_S = 3.0
+_HOME_S = 1.0
 _MAX_LOG_BYTES = 5_000_000
 
 
@@ -48,11 +59,24 @@ def main() -> int:
         if lock is None:
             return 0
         _log_to(settings.home)
+        _end_without_home(settings.home, lock)
         serve(settings)
     except GanglineError as error:
         print(error, file=sys.stderr)  # noqa: T201 - the log, or the terminal of who started it by hand
         return error.exit_code
     return 0  # the lock goes with the process
+
+
+def _end_without_home(home: Home, lock: int) -> None:
+    """End this process once its folder, or its lock, is gone or another one: nobody could find it again."""
+
+    def watch() -> None:
+        while still_holds(home, lock):
+            time.sleep(_HOME_S)
+        _log.error("%s, or the lock in it, is gone or another one: this server ends; gangs go on", home.path)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="home", daemon=True).start()
 
 
 def serve(settings: Settings) -> None:
