@@ -36,7 +36,8 @@ class Resume:
 def resolve_resume(launch: LaunchSpec, attempt: int) -> Resume:
     """Choose the checkpoint for all ranks of an attempt.
 
-    `never` and `required` speak of the first attempt of a run; a restart goes on from what the run itself has saved.
+    `never` speaks of the first attempt of a run: a restart goes on from what the run itself has saved. `required` holds
+    for every attempt: none starts afresh.
     """
     from gangline.rundir.checkpoints import PASSED_OVER, newest_complete  # noqa: PLC0415 - costs memory, and is needed once an attempt
 
@@ -50,7 +51,7 @@ def resolve_resume(launch: LaunchSpec, attempt: int) -> Resume:
     notes = tuple(f"Checkpoint {one.path}{PASSED_OVER}{one.why_not}." for one in skipped)
     if found is not None:
         return Resume(path=str(Path(found.path).absolute()), step=found.step, notes=notes)
-    if first and policy.resume is ResumeMode.REQUIRED:
+    if policy.resume is ResumeMode.REQUIRED:
         return Resume(notes=notes, refused=f"a checkpoint is required and {root} holds no complete one")
     return Resume(notes=notes)
 

@@ -59,8 +59,10 @@ class Teardown:
         elif self.cause in NOTICES and self._is_heard(view):
             orders = _notice_orders(view)
         else:
-            # The ranks are gone. What they left behind is asked to go, and not for long.
-            self.deadline = min(self.deadline, now + self.leftover_grace_s)
+            # The ranks are gone. What they left behind is asked to go, and not for long; but a Python program that a
+            # rank had started may be the training itself, and gets the time to save that it was promised.
+            if self.cause not in NOTICES or not set(pids) & set(view.python):
+                self.deadline = min(self.deadline, now + self.leftover_grace_s)
             orders = dict.fromkeys(pids, int(signal.SIGTERM))
         fresh = {pid: number for pid, number in orders.items() if pid not in self.told or number == signal.SIGKILL}
         self.told.update(fresh)

@@ -20,6 +20,7 @@ from typing_extensions import Self
 from gangline.client.answers import check_answer, unreachable
 from gangline.client.follow import Follow
 from gangline.domain.errors import NotFound, StillEnding
+from gangline.domain.phase import TERMINAL, Phase
 from gangline.wire.views import (
     CheckpointView,
     EventView,
@@ -38,6 +39,7 @@ _WAIT_SLACK_S = 10.0
 """How much longer than a long poll the client waits for its answer."""
 _ENDING_S = 0.2
 """How often a run that is still ending is asked to resume."""
+_LONGEST_POLL_S = 60.0
 _FOLLOW_READ_S = 30.0
 """A follow stream says something at least every few seconds; after this long its server is taken for dead."""
 
@@ -135,10 +137,23 @@ class Client:
         return cast("RunDetail", self._get(_of(run)))
 
     def wait(self, run: str, *, timeout_s: float = 30.0, version: int | None = None) -> RunSummary:
-        """The run, as soon as its `version` is not the given one, it is over, or `timeout_s` has passed."""
-        query = {"timeout_s": timeout_s, "version": version}
+        """The run, once it is over or `timeout_s` has passed.
+
+        Args:
+            version: return as soon as the run's `version` is another one, too.
+        """
+        if version is None:
+            return self._wait_for_the_end(run, timeout_s)
+        query = {"timeout_s": min(timeout_s, _LONGEST_POLL_S), "version": version}
         answer = self._get(f"{_of(run)}/wait", query, timeout=httpx.Timeout(timeout_s + _WAIT_SLACK_S))
         return cast("RunSummary", answer)
+
+    def _wait_for_the_end(self, run: str, timeout_s: float) -> RunSummary:
+        deadline = time.monotonic() + timeout_s
+        seen = self.wait(run, timeout_s=0.0, version=-1)
+        while Phase(seen["phase"]) not in TERMINAL and (left := deadline - time.monotonic()) > 0:
+            seen = self.wait(run, timeout_s=left, version=seen["version"])
+        return seen
 
     def stop(self, run: str, *, grace_s: float | None = None) -> RunSummary:
         """Ask a run to stop; its ranks get `grace_s` (default: the spec's) to save."""

@@ -86,6 +86,7 @@ class StopWatch:
         self._signalled = False
         self._installed = False
         self._earlier: Any = None
+        self._pid = os.getpid()
 
     def ask(self) -> bool:
         """Count one call and answer it."""
@@ -182,6 +183,10 @@ class StopWatch:
             session.writer().warn(f"cannot tell the agent that this rank stops by itself ({error.strerror})")
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._pid:  # a child that was forked just now and has not yet given the signal back
+            self.restore()
+            os.kill(os.getpid(), number)
+            return
         self._signalled = True
         if callable(self._earlier):
             self._earlier(number, frame)

@@ -247,6 +247,13 @@ def test_a_required_checkpoint_that_is_missing_fails(gang: Gang) -> None:  # C5
     assert gang.log() == ""
 
 
+def test_a_required_checkpoint_is_required_at_every_attempt(gang: Gang) -> None:  # C5
+    gang.script("print('never')")
+    required = {"path": str(gang.run.path / "none"), "resume": "required"}
+    gang.run_to_end(checkpoint=required, restarts={"max_restarts": 1, "backoff_s": 0.0, "max_backoff_s": 1.0})
+    assert [gang.result(number)["reason"] for number in range(2)] == ["storage", "storage"]
+
+
 def test_the_newest_complete_checkpoint_is_given_to_all_ranks(gang: Gang) -> None:  # C1
     for step, manifest in ((10, True), (20, False)):
         folder = gang.run.checkpoints / f"step-{step:010d}.attempt-000"

@@ -49,11 +49,18 @@ def test_a_wrapper_that_is_gone_does_not_cost_its_python_the_grace() -> None:
 
 def test_what_outlives_the_ranks_is_asked_to_go_and_not_for_long() -> None:
     end = teardown("stop")
-    end.decide(view(10, 11, ranks=(10,)), 0.0)
-    assert end.decide(view(11, ranks=()), 10.0) == {11: SIGTERM}
+    end.decide(view(10, 20, ranks=(10,)), 0.0)
+    assert end.decide(view(20, ranks=()), 10.0) == {20: SIGTERM}
     assert end.deadline == 15.0
-    assert end.decide(view(11, ranks=()), 12.0) == {}
-    assert end.decide(view(11, ranks=()), 15.0) == {11: SIGKILL}
+    assert end.decide(view(20, ranks=()), 12.0) == {}
+    assert end.decide(view(20, ranks=()), 15.0) == {20: SIGKILL}
+
+
+def test_a_python_program_that_outlives_its_rank_keeps_the_grace() -> None:
+    end = teardown("stop")
+    end.decide(view(10, 11, ranks=(10,)), 0.0)
+    assert end.decide(view(11, ranks=()), 1.0) == {11: SIGTERM}
+    assert end.deadline == 100.0
 
 
 def test_after_a_success_leftovers_are_ended() -> None:

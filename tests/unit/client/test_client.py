@@ -91,6 +91,16 @@ def test_a_call_is_repeated_once_and_no_more():
     assert tries == [1]
 
 
+def test_wait_without_a_version_lasts_until_the_end():
+    phases = ["queued", "starting", "running", "succeeded"]
+    answers = [answer(make_summary(id="a", phase=phase, version=n)) for n, phase in enumerate(phases)]
+    client = Client(http_of(lambda _: answers.pop(0)))
+    assert client.wait("a", timeout_s=60.0)["phase"] == "succeeded"
+    assert answers == []
+    again = Client(http_of(lambda _: answer(make_summary(id="a", phase="running"))))
+    assert again.wait("a", timeout_s=0.0)["phase"] == "running"
+
+
 def test_resume_waits_for_a_run_that_is_still_ending(monkeypatch):
     monkeypatch.setattr("gangline.client.client._ENDING_S", 0.0)
     ending = {"error": {"code": "still_ending", "what": "W", "why": "", "fix": ""}}

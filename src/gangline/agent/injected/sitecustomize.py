@@ -140,11 +140,13 @@ def _load(name: str) -> "dict[str, object]":
 
 if __name__ == "sitecustomize":
     _settings = _read_settings()
-    if _settings.get("mode") == "probe":
+    # An interpreter older than ours runs the script by exec, and is left alone otherwise.
+    _serves = sys.version_info >= (3, 10)
+    if _serves and _settings.get("mode") == "probe":
         _execute_helper(_settings)
     _leave_path(_settings)
     _error = _find_environments_own()
-    if _settings:
+    if _serves and _settings:
         _install(_settings)
     if _error is not None:
         raise _error
