@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,11 @@ from gangline.agent.storage import Resume
 from gangline.domain.phase import Reason
 
 __all__ = ["Attempt", "Ending", "RankRecord"]
+
+_LOST_PEER = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|closed by peer|reset by peer|broken pipe|remote process exited",
+    re.IGNORECASE,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,6 +45,11 @@ class RankRecord:
     def failed(self) -> bool:
         """It ended, and not well."""
         return self.ended is not None and exit_status(self.exit_code, self.signal) != 0
+
+    @property
+    def lost_a_peer(self) -> bool:
+        """Its exception says that the connection to another rank broke."""
+        return bool(_LOST_PEER.search(str((self.error or {}).get("message", ""))))
 
     @property
     def failed_at(self) -> float:
@@ -117,9 +128,13 @@ class Attempt:
         return self.nodes - lost <= self.cleared
 
     def first_failure(self) -> RankRecord | None:
-        """The rank that failed first, by time; one that the platform ended counts only if it had failed before that."""
+        """The rank that failed first, by time; one that the platform ended counts only if it had failed before that.
+
+        A rank that says it lost a peer is a consequence where another one failed: when its exception was raised is
+        known, but of a rank that was killed only when its end was seen, which may be later.
+        """
         failed = [record for record in self.ranks.values() if record.failed and self._by_itself(record)]
-        return min(failed, key=lambda record: (record.failed_at, record.rank), default=None)
+        return min(failed, key=lambda record: (record.lost_a_peer, record.failed_at, record.rank), default=None)
 
     def _by_itself(self, record: RankRecord) -> bool:
         if record.ended_by != "platform":

@@ -94,7 +94,9 @@ class _Embedded:
         try:
             if not is_served(self.home):
                 return None
-            info, token = read_live_server(self.home), read_token(self.home)
+            info = read_live_server(self.home)
+            # Not before a server has looked: reading takes others' access away, and it has to see that they had it.
+            token = None if info is None else read_token(self.home)
         except OSError as error:
             raise _unusable(self.home, error) from error
         try:

@@ -47,6 +47,21 @@ def test_the_first_by_time_is_the_one_that_failed(make_launch: Callable[..., Lau
     assert render_result(made, found)["first_failure"]["rank"] == 1
 
 
+def test_a_rank_that_lost_a_peer_is_not_blamed_for_one_that_was_killed() -> None:
+    """The end of rank 3 was seen after rank 2 had raised for it."""
+    lost = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:41512"
+    made = attempt(
+        record(2, exit_code=None, signal=9, ended=9.4, ended_by="platform", error={"message": lost, "time": 8.9}),
+        record(3, exit_code=None, signal=9, ended=9.0),
+        ending=Ending(cause="failure", time=9.1),
+    )
+    first = made.first_failure()
+    assert first is not None
+    assert first.rank == 3
+    del made.ranks[3]
+    assert made.first_failure() is made.ranks[2]  # a broken network is nobody else's fault
+
+
 def test_an_exception_counts_from_when_it_was_raised(make_launch: Callable[..., LaunchSpec]) -> None:
     """Rank 0 raised first but needed longer to go; rank 1 failed for it; rank 2 was ended while it told of its own."""
     made = attempt(
