@@ -1,4 +1,5 @@
 import os
+import time
 from pathlib import Path
 
 from gangline.agent.life import LifeSign
@@ -30,5 +31,7 @@ def test_the_sign_goes_on_while_the_loop_is_busy(tmp_path: Path, monkeypatch) ->
     life.begin()
     with life.busy():
         os.utime(path, (1, 1))
-        while path.stat().st_mtime <= 1:
-            pass
+        deadline = time.monotonic() + 30.0
+        while path.stat().st_mtime <= 1 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        assert path.stat().st_mtime > 1
