@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from gangline.backends.local.backend import LocalBackend
+from gangline.backends.local.processes import start_of
 from gangline.backends.local.record import record_path
 from gangline.domain.errors import BackendError
 from gangline.domain.gang import GangSpec, Handle, Liveness
@@ -105,7 +106,10 @@ class LocalHarness:
         Path(handle.data["run_dir"], "end").touch()
 
     def lose_node(self, handle: Handle, node: int) -> None:
-        os.kill(agent_pid(handle, node), signal.SIGKILL)
+        """Kill an agent, and wait until it has ended: the system may take its time."""
+        pid = agent_pid(handle, node)
+        os.kill(pid, signal.SIGKILL)
+        wait_for(lambda: start_of(pid) is None)
 
     def restart_server(self) -> None:
         self.earlier.append(self.backend)
@@ -308,7 +312,7 @@ def test_a_server_killed_between_two_agents_starts_the_second_alone(local: Local
     gang = local.gang(nodes=2)
     handle = start(local, nodes=2)
     local.num_started(gang)
-    os.kill(agent_pid(handle, 1), signal.SIGKILL)
+    local.lose_node(handle, 1)
     record = record_path(launch_dir(gang))
     record.write_text("".join(record.read_text().splitlines(keepends=True)[:2]))
     local.restart_server()
