@@ -268,7 +268,7 @@ def test_the_server_keeps_nothing_of_the_shell_that_started_it(state, monkeypatc
 
 def test_a_server_that_cannot_start_says_why(state, join):
     state.create()
-    state.database.write_bytes(b"this is no database" * 100)
+    state.database.mkdir()
     with pytest.raises(ServerUnreachable) as raised:
         join()
     assert "exit code" in raised.value.why

@@ -12,7 +12,7 @@ from gangline.cli.describe import describe_gang, describe_phase, explain, run_du
 from gangline.cli.options import OneOf, Whole, echo_json, echo_lines, json_option
 from gangline.cli.table import Column, render_table
 from gangline.cli.terminal import Terminal, say
-from gangline.cli.text import render_age, render_duration, render_step
+from gangline.cli.text import render_age, render_duration, render_step, visible
 from gangline.domain.phase import TERMINAL, Phase
 from gangline.wire.views import RunSummary
 
@@ -56,6 +56,8 @@ def command(*, show_all: bool, limit: int | None, phases: Sequence[str], as_json
     echo_lines(render_runs(runs, terminal) if runs else [_say_none(filtered=filtered)])
     if most is not None and len(runs) >= most:
         say(terminal.paint("There may be more: `gangline ps --all`.", dim=True), err=True)
+    for text in client.health()["warnings"]:
+        say(f"Warning: {visible(text)}", err=True)
 
 
 def render_runs(runs: Sequence[RunSummary], terminal: Terminal) -> list[str]:

@@ -141,6 +141,7 @@ def _render_health(health: HealthView, now: float) -> list[str]:
         f"pid      {health['pid']}, up {up}, memory {memory}",
         f"state    {visible(health['home'])}",
         f"runs     {health['runs_live']} live, {health['runs_queued']} queued",
+        *(f"warning  {visible(text)}" for text in health["warnings"]),
     ]
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from gangline.control.probe import find_python, probe_writable
+from gangline.control.records import untouched, write_record
 from gangline.control.specs import demand_of
 from gangline.domain.check import check_entry, check_spec, complete_spec
 from gangline.domain.errors import SnapshotRefused, SpecInvalid, nearest
 from gangline.domain.naming import run_id_from
-from gangline.domain.phase import Phase
 from gangline.domain.spec import RunSpec
 from gangline.ports import Backend, Clock
 from gangline.queue.fit import check_feasible
@@ -81,11 +81,8 @@ class Admission:
 
     def imagine(self, admitted: Admitted) -> RunRow:
         """The row that a run of this spec would have, for a dry run; its id ends in `xxxx`."""
-        new = self._new_run(admitted, run_id=f"{run_id_from(admitted.spec.name or '', bytes(4))[:-4]}xxxx", key="")
-        return RunRow(
-            **{name: getattr(new, name) for name in NewRun.__dataclass_fields__ if name in RunRow.__dataclass_fields__},
-            **_UNTOUCHED,
-        )
+        run_id = f"{run_id_from(admitted.spec.name or '', bytes(4))[:-4]}xxxx"
+        return untouched(self._new_run(admitted, run_id=run_id, key=""))
 
     def queue(self, admitted: Admitted, *, client: Mapping[str, Any], key: str) -> RunRow:
         """Make the run directory and the row.
@@ -100,7 +97,9 @@ class Admission:
             if admitted.manifest is not None:
                 write_text(folder.code_manifest, _ascii(admitted.manifest.to_dict()))
             new = replace(self._new_run(admitted, run_id=run_id, key=key), client=dict(client))
-            run = self._store.add_run(replace(new, user=str(client.get("user") or "")))
+            new = replace(new, user=str(client.get("user") or ""))
+            write_record(folder, untouched(new), client=new.client)  # last: with it, the run can be adopted
+            run = self._store.add_run(new)
         except BaseException:
             shutil.rmtree(folder.path, ignore_errors=True)
             raise
@@ -157,20 +156,6 @@ class Admission:
             created=self._clock.now(),
             message="Waits for a place.",
         )
-
-
-_UNTOUCHED: Mapping[str, Any] = {
-    "phase": Phase.QUEUED,
-    "version": 0,
-    "launch": 0,
-    "launch_restarts": {},
-    "budget_from": 0,
-    **dict.fromkeys(
-        ("reason", "started", "ended", "exit_code", "handle", "placement", "attempt", "told_attempt", "step"), None
-    ),
-    **dict.fromkeys(("total_steps", "not_before", "stop_asked", "stop_grace_s", "stop_by"), None),
-}
-"""The columns of a run that has just been queued."""
 
 
 def _ascii(obj: Mapping[str, Any]) -> str:

@@ -79,6 +79,7 @@ def apply_result(attempt: AttemptRow, result: Mapping[str, Any]) -> AttemptRow:
     failure = result.get("first_failure")
     return replace(
         attempt,
+        launch=attempt.launch if (launch := _integer(result.get("launch"))) is None else launch,
         outcome=_text(result.get("outcome")) or "failed",
         reason=_text(result.get("reason")),
         message=_text(result.get("message")) or "",

@@ -145,10 +145,12 @@ class Reconciler:
         watch.begin(run.launch)
         watch.see(observation, now)
         watch.listen(self._home.run(run.id).launch(run.launch).alive, now)
-        everything = watch.times_gone > 0 or now - watch.read_fully >= _FULL_READ_S
+        everything = run.unread or watch.times_gone > 0 or now - watch.read_fully >= _FULL_READ_S
         ingested = watch.follower.read(run, everything=everything)
         if everything:
             watch.read_fully = now
+        if run.unread and ingested.is_drained:
+            self._store.change(run, {"unread": False})
         facts = self._facts(run, observation, watch, ingested)
         if run.phase is Phase.STOPPING and run.handle is not None and not facts.gone:
             self._ask_stop(run, watch, facts.grace_s)

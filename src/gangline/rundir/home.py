@@ -55,6 +55,11 @@ class Home:
         return self.path / "gangline.db"
 
     @property
+    def suspect(self) -> Path:
+        """Exists once the database has shown damage: the next server checks the whole of it."""
+        return self.path / "gangline.db.suspect"
+
+    @property
     def objects(self) -> Path:
         return self.path / "objects"
 

@@ -1,6 +1,7 @@
 """Where everything of a run lies. The run directory is the protocol: agents write it, everyone else reads it.
 
     <run>/spec.json                          the spec, frozen at submit
+    <run>/run.json                           what the server has decided of the run, should its database be lost
     <run>/code/                              the restored snapshot
     <run>/code.json                          manifest of the snapshot
     <run>/control.jsonl                      requests to the gang (server appends, leader follows)
@@ -143,6 +144,10 @@ class RunDir:
     @property
     def spec(self) -> Path:
         return self.path / "spec.json"
+
+    @property
+    def record(self) -> Path:
+        return self.path / "run.json"
 
     @property
     def code(self) -> Path:

@@ -14,7 +14,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gangline.domain.errors import Conflict, GanglineError, InvalidRequest, NotFound, StorageFull
 from gangline.server.answers import json_answer
+from gangline.store.damage import says_damaged
 from gangline.store.full import says_full
+from gangline.store.migrate import DatabaseDamaged
 
 __all__ = ["answer_for", "answer_unexpected", "install"]
 
@@ -73,6 +75,14 @@ def answer_unexpected(error: BaseException) -> Response:
     """The answer to what nobody foresaw; its trace goes to the log under the same number."""
     if says_full(error):
         return answer_for(_full(error))
+    if says_damaged(getattr(error, "orig", None)):
+        return answer_for(
+            DatabaseDamaged(
+                "The server's database is damaged",
+                why=str(getattr(error, "orig", "")),
+                fix="Try again: the next server puts it aside and adopts the runs from their folders.",
+            )
+        )
     number = secrets.token_hex(4)
     _log.error("error %s", number, exc_info=error)
     return answer_for(

@@ -35,10 +35,10 @@ from gangline.server.backends import load_backends
 from gangline.server.clock import SystemClock
 from gangline.server.listener import Listener, bind
 from gangline.server.loop import ReconcileLoop
+from gangline.server.opening import end_when_damaged, open_store
 from gangline.server.parts import Parts, Stopping
 from gangline.server.settings import Settings
 from gangline.snapshot.objects import ObjectStore
-from gangline.store.store import Store
 
 __all__ = ["main", "serve"]
 
@@ -90,9 +90,10 @@ def serve(settings: Settings) -> None:
     with ExitStack() as stack:
         token = ensure_token(home)
         socket_ = stack.enter_context(_listening(settings))
-        store = Store.open(home.database)
-        stack.callback(store.close)
         clock, backends = SystemClock(), load_backends(home)
+        store, warnings = open_store(home, clock)
+        stack.callback(store.close)
+        end_when_damaged(store, home, stopping.begin)
         loop = ReconcileLoop(busy_s=settings.busy_tick_s, idle_s=settings.idle_tick_s)
         commands = Commands(store=store, backends=backends, home=home, clock=clock, poke=loop.poke)
         started = clock.now()
@@ -103,6 +104,7 @@ def serve(settings: Settings) -> None:
             started=started,
             stopping=stopping,
             owner=owner_name(),
+            warnings=warnings,
         )
         info = ServerInfo(pid=os.getpid(), port=socket_.getsockname()[1], version=VERSION, started=started)
         listener = Listener(make_app(parts, token=token), stopping=stopping, on_listening=lambda: _announce(home, info))

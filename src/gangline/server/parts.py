@@ -53,3 +53,5 @@ class Parts:
     stopping: Stopping
     owner: str
     """Who steers runs through the one token that there is."""
+    warnings: tuple[str, ...] = ()
+    """What people should know of how this server began."""

@@ -51,6 +51,7 @@ def _health(parts: Parts) -> HealthView:
         "runs_live": live,
         "runs_queued": queued,
         "rss_bytes": _rss_bytes(),
+        "warnings": list(parts.warnings),
     }
 
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, create_engine, event
-from sqlalchemy.engine import URL
+from sqlalchemy.engine import URL, ExceptionContext
+
+from gangline.store.damage import says_damaged
 
 __all__ = ["BUSY_TIMEOUT_S", "Database"]
 
@@ -48,6 +50,15 @@ class Database:
             conn = conn.execution_options(gangline_write=True, gangline_durable=durable)  # noqa: PLW2901 - the same one
             with conn.begin():
                 yield conn
+
+    def on_damaged(self, call: Callable[[], None]) -> None:
+        """Have `call` called whenever an error says that the file is damaged."""
+
+        def listen(context: ExceptionContext) -> None:
+            if says_damaged(context.original_exception):
+                call()
+
+        event.listen(self.engine, "handle_error", listen)
 
     def close(self) -> None:
         """Let go of all connections."""

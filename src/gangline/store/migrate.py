@@ -12,16 +12,23 @@ from sqlalchemy import Column, Connection, MetaData, String, Table, inspect, sel
 from sqlalchemy.exc import DatabaseError
 
 from gangline.domain.errors import GanglineError
+from gangline.store.damage import says_damaged
 from gangline.store.database import Database
 from gangline.store.schema import metadata
 
-__all__ = ["HEAD", "REVISIONS", "DatabaseNewer", "prepare", "upgrade"]
+__all__ = ["HEAD", "REVISIONS", "DatabaseDamaged", "DatabaseNewer", "prepare", "upgrade"]
 
 REVISIONS: tuple[str, ...] = ("0001",)
 """Every migration, oldest first; a test holds this against the folder `migrations/versions`."""
 HEAD = REVISIONS[-1]
 
 _version = Table("alembic_version", MetaData(), Column("version_num", String(32), primary_key=True, nullable=False))
+
+
+class DatabaseDamaged(GanglineError):
+    """What is in the database cannot be read."""
+
+    code = "database_damaged"
 
 
 class DatabaseNewer(GanglineError):
@@ -31,21 +38,29 @@ class DatabaseNewer(GanglineError):
     exit_code = 76
 
 
-def prepare(database: Database) -> None:
+def prepare(database: Database, *, thorough: bool = False) -> None:
     """Make the tables, or migrate them, or find that nothing is to do.
 
+    Args:
+        thorough: read everything first, to find damage.
     Raises:
+        DatabaseDamaged: the file is no database, or its pages do not fit together.
         DatabaseNewer: this code does not know the version that the database has.
-        GanglineError: the file is not a database of Gangline's.
+        GanglineError: the file cannot be opened now.
     """
     try:
         found = _found_version(database)
+        fault = _fault(database) if thorough else ""
     except DatabaseError as error:
+        if says_damaged(error.orig):
+            raise _damaged(database, str(error.orig)) from error
         raise GanglineError(
             f"The database {database.engine.url.database} cannot be opened",
             why=str(error.orig),
-            fix="Move the file away to start with an empty one, or restore it from a copy.",
+            fix="Allow reading and writing it; or move it away: runs are then adopted from their folders.",
         ) from error
+    if fault:
+        raise _damaged(database, fault)
     if found == HEAD:
         return
     if found is None:
@@ -86,6 +101,23 @@ def _create(database: Database) -> None:
         metadata.create_all(conn)
         _version.create(conn)
         conn.execute(_version.insert().values(version_num=HEAD))
+
+
+def _fault(database: Database) -> str:
+    """What SQLite finds wrong with the file; "" for nothing, and for other databases."""
+    if database.engine.dialect.name != "sqlite":
+        return ""
+    with database.reading() as conn:
+        said = str(conn.exec_driver_sql("PRAGMA quick_check(1)").scalar_one())
+    return "" if said == "ok" else said
+
+
+def _damaged(database: Database, why: str) -> DatabaseDamaged:
+    return DatabaseDamaged(
+        f"The database {database.engine.url.database} is damaged",
+        why=why,
+        fix="Move the file away: runs are then adopted from their folders.",
+    )
 
 
 def _newer(database: Database, found: str) -> DatabaseNewer:

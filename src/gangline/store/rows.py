@@ -90,6 +90,8 @@ class RunRow:
     stop_asked: float | None
     stop_grace_s: float | None
     stop_by: str | None
+    unread: bool = False
+    """The run was adopted from its folder, and what that holds was not read to its end yet."""
 
     @property
     def state(self) -> RunState:

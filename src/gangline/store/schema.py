@@ -82,6 +82,7 @@ runs = Table(
     Column("stop_asked", Double),
     Column("stop_grace_s", Double),
     Column("stop_by", Text),
+    Column("unread", Boolean, nullable=False),  # adopted from its folder, which was not read to its end yet
     Index(None, "phase"),
     Index(None, "created"),
     Index(None, "name"),

@@ -6,7 +6,7 @@ with its event in the same transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,10 @@ __all__ = ["Store"]
 _HEAVY = ("spec", "client")
 _LIGHT = tuple(column for column in runs.c if column.name not in _HEAVY)
 _HELD = or_(
-    runs.c.phase.in_([phase.value for phase in ACTIVE]), runs.c.handle.is_not(None), runs.c.placement.is_not(None)
+    runs.c.phase.in_([phase.value for phase in ACTIVE]),
+    runs.c.handle.is_not(None),
+    runs.c.placement.is_not(None),
+    runs.c.unread,
 )
 _WAITING = and_(runs.c.phase.in_([Phase.QUEUED.value, Phase.RESTARTING.value]), runs.c.placement.is_(None))
 
@@ -48,20 +51,28 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.on_changed: Callable[[str], None] = lambda _run_id: None
+        """Called with a run's id after what the server decides of it was changed."""
+
+    def on_damaged(self, call: Callable[[], None]) -> None:
+        """Have `call` called when the database turns out to be damaged; from any thread, perhaps more than once."""
+        self._database.on_damaged(call)
 
     @classmethod
-    def open(cls, target: Path | str) -> Store:
+    def open(cls, target: Path | str, *, thorough: bool = False) -> Store:
         """Open a database, and make or migrate its tables.
 
         Args:
             target: the file of an SQLite database, or the URL of another one.
+            thorough: read all of it to find damage, which may take a while.
         Raises:
+            DatabaseDamaged: what is in it cannot be read.
             DatabaseNewer: a newer Gangline has written it.
             GanglineError: the file is not a database of Gangline's.
         """
         database = Database(target)
         try:
-            prepare(database)
+            prepare(database, thorough=thorough)
         except BaseException:
             database.close()
             raise
@@ -80,6 +91,7 @@ class Store:
         """
         values = {name: getattr(new, name) for name in NewRun.__dataclass_fields__}
         start = {"phase": Phase.QUEUED.value, "version": 0, "launch": 0, "launch_restarts": {}, "budget_from": 0}
+        start["unread"] = False
         text = {"name": clean_text(new.name), "user": clean_text(new.user), "message": clean_text(new.message)}
         try:
             with self._database.writing() as conn:
@@ -95,6 +107,31 @@ class Store:
                 raise  # the id, not the key, was taken
             return found
         return self.run(new.id)
+
+    def adopt(
+        self,
+        run: RunRow,
+        *,
+        spec: Mapping[str, Any],
+        client: Mapping[str, Any],
+        attempts: Sequence[AttemptRow],
+        events: Sequence[NewEvent],
+    ) -> bool:
+        """Store a run as its folder remembers it, to be read from there.
+
+        Returns:
+            False: there is a run of this id or key already, and nothing was stored.
+        """
+        values = {name: getattr(run, name) for name in RunRow.__dataclass_fields__}
+        text = {"phase": run.phase.value, "reason": None if run.reason is None else run.reason.value, "unread": True}
+        try:
+            with self._database.writing() as conn:
+                conn.execute(insert(runs).values(**{**values, **text, "spec": dict(spec), "client": dict(client)}))
+                history.put_attempts(conn, run.id, attempts)
+                history.add_events(conn, run.id, events)
+        except IntegrityError:
+            return False
+        return True
 
     def run(self, run_id: str) -> RunRow:
         """One run.
@@ -176,6 +213,10 @@ class Store:
         """Ids of runs of this very name, newest first."""
         return self._ids(select(runs.c.id).where(runs.c.name == name).order_by(runs.c.created.desc()).limit(limit))
 
+    def all_ids(self) -> set[str]:
+        """Of every run."""
+        return set(self._ids(select(runs.c.id)))
+
     def recent_ids(self, limit: int = 200) -> list[str]:
         """The newest runs."""
         return self._ids(select(runs.c.id).order_by(runs.c.created.desc(), runs.c.id).limit(limit))
@@ -203,7 +244,9 @@ class Store:
                 return None
             history.put_attempts(conn, run.id, move.attempts)
             history.add_events(conn, run.id, [_phase_event(change, at)])
-            return _one(conn, run.id)
+            moved = _one(conn, run.id)
+        self.on_changed(run.id)
+        return moved
 
     def change(
         self,
@@ -224,7 +267,8 @@ class Store:
                 return False
             history.put_attempts(conn, run.id, attempts)
             history.add_events(conn, run.id, events)
-            return True
+        self.on_changed(run.id)
+        return True
 
     def explain_waits(self, messages: Sequence[tuple[RunRow, str]]) -> None:
         """Say of each waiting run why it waits; those that were moved meanwhile keep what they have."""
@@ -239,7 +283,9 @@ class Store:
         """
         where = (runs.c.id == run_id, runs.c.launch == launch)
         with self._database.writing() as conn:
-            return conn.execute(update(runs).where(*where).values(handle=dict(handle))).rowcount == 1
+            is_recorded = conn.execute(update(runs).where(*where).values(handle=dict(handle))).rowcount == 1
+        self.on_changed(run_id)
+        return is_recorded
 
     def add_events(self, run_id: str, events: Sequence[NewEvent]) -> None:
         """Append to the history of a run."""

@@ -253,6 +253,8 @@ class HealthView(TypedDict):
     runs_live: int
     runs_queued: int
     rss_bytes: int | None
+    warnings: list[str]
+    """What people should know of how this server began: a damaged database, run folders that it cannot show."""
 
 
 class ErrorView(TypedDict):

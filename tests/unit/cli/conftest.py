@@ -260,7 +260,7 @@ class FakeClient:
 
     def health(self) -> dict[str, Any]:
         made = {"version": "0.1.0", "pid": 99, "started": NOW - 5, "home": "/home/ada/.gangline"}
-        return {**made, "runs_live": 1, "runs_queued": 0, "rss_bytes": 50_000_000}
+        return {**made, "runs_live": 1, "runs_queued": 0, "rss_bytes": 50_000_000, "warnings": []}
 
     def stop_server(self) -> None:
         self.calls.append(("stop_server", None))

@@ -53,6 +53,7 @@ def upgrade() -> None:
         sa.Column("stop_asked", sa.Double(), nullable=True),
         sa.Column("stop_grace_s", sa.Double(), nullable=True),
         sa.Column("stop_by", sa.Text(), nullable=True),
+        sa.Column("unread", sa.Boolean(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
         sa.UniqueConstraint("key", name=op.f("uq_runs_key")),
     )
