@@ -105,6 +105,8 @@ class Attempt:
     ranks: dict[int, RankRecord] = field(default_factory=dict)
     ready: dict[int, list[int]] = field(default_factory=dict)
     """Ports that each node has set aside, by node: it answered that it can start."""
+    seen: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    """What each node tells of its environment."""
     started_nodes: set[int] = field(default_factory=set)
     cleared: set[int] = field(default_factory=set)
     stuck: dict[int, list[int]] = field(default_factory=dict)

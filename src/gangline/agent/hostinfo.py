@@ -1,5 +1,7 @@
-"""What a node is: `environment.json`. The user's own interpreter is asked, at low priority, while ranks run.
+"""What a node is: `environment.json`, and what of it the leader compares before the ranks start.
 
+The user's own interpreter is asked, unless the answer of an earlier time still holds: at once where nodes are to be
+compared, else at low priority while ranks run. Tools of accelerators are asked while ranks run.
 Standard library only.
 """
 
@@ -11,10 +13,15 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from gangline import __version__
+from gangline.agent.environ import AttemptTerms
+from gangline.agent.hostfacts import read_host, relevant_variables
+from gangline.agent.interpreter import KeptAnswers, parse_answer, question
 from gangline.agent.loop import Loop
+from gangline.agent.sameness import render_fingerprint
 from gangline.agent.site import Site, complain
 from gangline.rundir.files import write_json
 
@@ -23,31 +30,6 @@ __all__ = ["EnvironmentProbe", "parse_amd_devices", "parse_nvidia_devices"]
 _LOWEST_PRIORITY = 19
 _PATIENCE_S = 20.0
 _LONGEST_ANSWER_BYTES = 4 << 20
-_QUESTION = r"""
-import json, os, re, sys
-found = {}
-for folder in sys.path:
-    try:
-        names = os.listdir(folder or ".")
-    except OSError:
-        continue
-    for name in names:
-        match = re.fullmatch(r"(.+?)-([^-]+?)(?:-py[\d.]+)?\.(?:dist-info|egg-info)", name)
-        if match:
-            found.setdefault(re.sub(r"[-_.]+", "-", match[1]).lower(), match[2])
-torch = {}
-for folder in sys.path:
-    try:
-        with open(os.path.join(folder, "torch", "version.py"), encoding="utf-8") as file:
-            torch = dict(re.findall(r"^(cuda|hip|git_version|__version__)\b[^=]*= *'([^']*)'", file.read(), re.M))
-        break
-    except OSError:
-        continue
-print(json.dumps({
-    "executable": sys.executable, "version": sys.version.split()[0], "implementation": sys.implementation.name,
-    "prefix": sys.prefix, "base_prefix": sys.base_prefix, "packages": dict(sorted(found.items())), "torch": torch,
-}))
-"""
 _TOOLS = {
     "nvidia": [
         "nvidia-smi",
@@ -61,47 +43,63 @@ _TOOLS = {
 class EnvironmentProbe:
     """Asks once per agent; the answer is written for every attempt."""
 
-    def __init__(self, site: Site, loop: Loop, *, helpers: set[int]) -> None:
+    def __init__(self, site: Site, loop: Loop) -> None:
         self._site = site
         self._loop = loop
-        self._helpers = helpers
+        self.address = site.address
+        """Known once the node has joined."""
+        self.helpers: set[int] = set()
         """Pids of the children that ask, so that ending an attempt spares them."""
+        terms = AttemptTerms(attempt=site.launch.first_attempt, master_addr="", master_port=0)
+        self._env = site.environment_of(site.launch.ranks_of(site.index)[0], terms)
+        folder = Path(site.launch.answers) if site.launch.answers else None
+        self._kept = KeptAnswers(folder, site.launch.python, self._env)
+        self._python: dict[str, Any] | None = None
         self._answers: dict[str, str] = {}
         self._children: dict[str, Any] = {}
-        self._asked = False
+        self._asked_tools = False
         self._attempts: set[int] = set()
+        self._waiting: list[Callable[[dict[str, Any]], None]] = []
 
-    @property
-    def is_done(self) -> bool:
-        """Every question has been answered, or given up."""
-        return self._asked and not self._children
+    def begin(self) -> None:
+        """Look for an answer of an earlier time; ask now where the gang waits for it."""
+        self._python = self._kept.find()
+        if self._python is None and self._site.launch.nodes > 1:
+            self._spawn("python", question(self._site.launch.python), priority=0)
 
-    def expect(self, attempt: int) -> None:
-        """`environment.json` is to be written for this attempt: now, or when the answers are there."""
+    def compare(self, attempt: int, tell: Callable[[dict[str, Any]], None]) -> None:
+        """Write `environment.json` of an attempt and tell what the leader compares: now, or when it is known."""
         self._attempts.add(attempt)
-        if self.is_done:
-            self._write()
-
-    def ask(self) -> None:
-        """Start asking, once."""
-        if self._asked:
+        if self._site.launch.nodes == 1:
+            if self._python is not None:
+                self._write()
+            tell({})
             return
-        self._asked = True
-        questions = {"python": [self._site.launch.python, "-I", "-c", _QUESTION]}
+        self._waiting.append(tell)
+        if "python" in self._children:
+            self._loop.after(_PATIENCE_S, self._tell)
+        else:
+            self._tell()
+
+    def ask_the_rest(self) -> None:
+        """Ask what the start did not wait for, once."""
+        if self._asked_tools:
+            return
+        self._asked_tools = True
+        if self._python is None and "python" not in self._answers:
+            self._spawn("python", question(self._site.launch.python), priority=_LOWEST_PRIORITY)
         kind = self._site.launch.device_kind
         if kind in _TOOLS:
-            questions[kind] = _TOOLS[kind]
-        for name, argv in questions.items():
-            self._spawn(name, argv)
-        if not self._children:
+            self._spawn(kind, _TOOLS[kind], priority=_LOWEST_PRIORITY)
+        if not self._children and self._attempts:
             self._write()
 
     def finish(self) -> None:
         """Wait for what is still to come, for a while; for an agent that is about to leave."""
         deadline = time.monotonic() + _PATIENCE_S
         if self._attempts:
-            self.ask()
-        while self._attempts and not self.is_done and time.monotonic() < deadline:
+            self.ask_the_rest()
+        while self._attempts and self._children and time.monotonic() < deadline:
             for name in list(self._children):
                 self._read(name)
             time.sleep(0.005)
@@ -112,7 +110,16 @@ class EnvironmentProbe:
         if self._attempts:
             self._write()
 
-    def _spawn(self, name: str, argv: list[str]) -> None:
+    def _tell(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        facts = self._write()
+        packages = self._site.launch.preflight.packages
+        for tell in waiting:
+            tell(render_fingerprint(facts, packages))
+
+    def _spawn(self, name: str, argv: list[str], *, priority: int) -> None:
         import subprocess  # noqa: PLC0415 - nothing else of the agent needs it
 
         self._answers[name] = ""
@@ -123,20 +130,20 @@ class EnvironmentProbe:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
+                cwd="/",
+                env=self._env,
             )
         except OSError as error:
             complain(f"{argv[0]} cannot be asked: {error}")
             return
-        with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, child.pid, _LOWEST_PRIORITY)
+        if priority:
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, child.pid, priority)
         assert child.stdout is not None  # noqa: S101 - a pipe was asked for
         os.set_blocking(child.stdout.fileno(), False)
         self._children[name] = child
-        self._helpers.add(child.pid)
-        self._loop.watch(child.stdout, self._reader(name))
-
-    def _reader(self, name: str) -> Callable[[], None]:
-        return lambda: self._read(name)
+        self.helpers.add(child.pid)
+        self._loop.watch(child.stdout, lambda: self._read(name))
 
     def _read(self, name: str) -> None:
         child = self._children.get(name)
@@ -153,37 +160,42 @@ class EnvironmentProbe:
         child.kill()
         child.wait()
         del self._children[name]
-        self._helpers.discard(child.pid)
-        if not self._children:
+        self.helpers.discard(child.pid)
+        if name == "python":
+            self._take_python()
+        if not self._children and self._asked_tools:
             self._write()
 
-    def _write(self) -> None:
+    def _take_python(self) -> None:
+        self._python = parse_answer(self._answers["python"])
+        if self._python is not None:
+            self._kept.keep(self._python)
+        self._tell()
+
+    def _write(self) -> dict[str, Any]:
+        """Write what is known for every attempt that began since the answers were complete."""
         facts = self._facts()
         for number in sorted(self._attempts):
             try:
                 write_json(self._site.run.attempt(number).environment(self._site.index), facts)
             except OSError as error:  # noqa: PERF203 - a handful at most
                 complain(f"environment.json cannot be written: {error}")
-        self._attempts.clear()
+        if self._asked_tools or (self._python is not None and self._site.launch.device_kind not in _TOOLS):
+            self._attempts.clear()
+        return facts
 
     def _facts(self) -> dict[str, Any]:
-        site, system = self._site, os.uname()
-        python: dict[str, Any] = {"executable": site.launch.python}
-        with suppress(ValueError):
-            python = json.loads(self._answers.get("python", ""))
+        site = self._site
         return {
-            "version": 1,
+            "version": 2,
             "time": time.time(),
             "host": site.host,
-            "address": site.address,
+            "address": self.address,
             "agent": {"version": __version__, "python": sys.version.split()[0], "executable": sys.executable},
-            "python": python,
+            "python": self._python or {"executable": site.launch.python},
             "snapshot": site.launch.snapshot_digest,
-            "kernel": f"{system.sysname} {system.release}",
-            "machine": system.machine,
-            "cpus": os.cpu_count(),
-            "cpus_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-            "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+            **read_host(),
+            "variables": relevant_variables(self._env),
             "device_kind": site.launch.device_kind,
             "visible_devices": list(site.launch.devices_of(site.index)),
             "devices": [

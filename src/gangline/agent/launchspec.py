@@ -13,7 +13,9 @@ from gangline.domain.phase import Budget
 from gangline.domain.spec import (
     CheckpointPolicy,
     EntryKind,
+    OnMismatch,
     OnTimeLimit,
+    PreflightPolicy,
     RestartPolicy,
     ResumeMode,
     StartMode,
@@ -63,11 +65,15 @@ class LaunchSpec:
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
     restarts_used: Mapping[Budget, int] = field(default_factory=dict)
     stop: StopPolicy = field(default_factory=StopPolicy)
+    preflight: PreflightPolicy = field(default_factory=PreflightPolicy)
     outputs: tuple[str, ...] = ()
     snapshot_digest: str | None = None
     delay_s: float = 0.0
     control_offset: int = 0
     """Size of `control.jsonl` when this launch was made: what lies before it is none of its business."""
+
+    answers: str = ""
+    """Folder in which agents keep what interpreters have answered; "": nowhere."""
 
     @property
     def world_size(self) -> int:
@@ -142,6 +148,7 @@ def _typed(raw: Mapping[str, Any], default_checkpoints: Path) -> LaunchSpec:
         restarts=RestartPolicy(**raw.get("restarts") or {}),
         restarts_used={Budget(name): count for name, count in (raw.get("restarts_used") or {}).items()},
         stop=_stop(raw.get("stop") or {}),
+        preflight=_preflight(raw.get("preflight") or {}),
     )
 
 
@@ -154,6 +161,7 @@ _PLAIN = (
     "snapshot_digest",
     "delay_s",
     "control_offset",
+    "answers",
 )
 
 
@@ -168,3 +176,8 @@ def _checkpoint(raw: Mapping[str, Any], default: Path) -> CheckpointPolicy:
 def _stop(raw: Mapping[str, Any]) -> StopPolicy:
     policy = OnTimeLimit(raw.get("on_time_limit", OnTimeLimit.FAIL.value))
     return StopPolicy(**{**raw, "on_time_limit": policy})
+
+
+def _preflight(raw: Mapping[str, Any]) -> PreflightPolicy:
+    policy = OnMismatch(raw.get("on_mismatch", OnMismatch.FAIL.value))
+    return PreflightPolicy(**{**raw, "packages": tuple(raw.get("packages") or ()), "on_mismatch": policy})

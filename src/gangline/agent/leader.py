@@ -21,10 +21,12 @@ from gangline.agent.memory import Memory
 from gangline.agent.node import Node
 from gangline.agent.rendezvous import ReservedPort, reserve_port
 from gangline.agent.result import Outcome, decide_outcome, render_result
+from gangline.agent.sameness import decide_comparison
 from gangline.agent.site import Site, complain, machine_id
 from gangline.agent.storage import Resume, find_missing_outputs, resolve_resume
 from gangline.domain.errors import Transient
 from gangline.domain.phase import Reason
+from gangline.domain.spec import OnMismatch
 from gangline.rundir.files import write_json
 from gangline.rundir.journal import read_journal
 from gangline.rundir.space import STORAGE_WORDS, describe_full, is_full
@@ -127,6 +129,7 @@ class Leader:
 
     def _take_ready(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
         attempt.ready[node] = message["ports"]
+        attempt.seen[node] = message["environment"]
         refused = message["refused"]
         if refused:
             text = f"Node {node} ({self._members.by_node[node].host}): {refused['text']}."
@@ -227,7 +230,10 @@ class Leader:
         elif self._step == "gather" and not self._members.missing:
             self._prepare(attempt)
         elif self._step == "prepare" and attempt.all_ready():
-            self._start(attempt)
+            if self._fits(attempt):
+                self._start(attempt)
+            else:
+                self._advance()
         elif self._step == "start" and attempt.all_started():
             self._run(attempt)
         elif self._step == "run" and attempt.all_succeeded():
@@ -248,6 +254,25 @@ class Leader:
             return
         self._step = "prepare"
         self._members.send({"do": "prepare", "attempt": attempt.number})
+
+    def _fits(self, attempt: Attempt) -> bool:
+        """Compare the nodes. Where they must not differ and do, the attempt ends here."""
+        if self._launch.nodes == 1:
+            return True
+        hosts = {node: member.host for node, member in self._members.by_node.items()}
+        found = decide_comparison(attempt.seen, hosts)
+        if found.unknown:
+            self._warn(f"Nodes {list(found.unknown)} are not compared: their interpreter has not answered.")
+        if found.differences:
+            self._warn(f"The nodes differ, which may be as it should be: {'; '.join(found.differences)}.")
+        if not found.mismatches:
+            return True
+        text = f"The nodes do not fit together: {'; '.join(found.mismatches)}."
+        if self._launch.preflight.on_mismatch is OnMismatch.WARN:
+            self._warn(text)
+            return True
+        self._fail(Reason.ENVIRONMENT_MISMATCH, text)
+        return False
 
     def _start(self, attempt: Attempt) -> None:
         try:

@@ -97,18 +97,18 @@ class Agent:
         self._starter = starter
         self._spared = spared
         self._loop = Loop()
-        self._probes: list[EnvironmentProbe] = []
+        self._probe = EnvironmentProbe(site, self._loop)
 
     def serve(self, advertised: str | None) -> int:
         """Serve until the launch is over; the exit code."""
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._probe.begin()
         actor = self._lead(advertised) if self._site.index == 0 else self._follow(advertised)
         try:
             return self._loop.run()
         finally:
             actor.close()
-            for probe in self._probes:
-                probe.finish()
+            self._probe.finish()
 
     def _lead(self, advertised: str | None) -> Leader:
         site = replace(self._site, address=advertised or LOOPBACK)
@@ -137,20 +137,16 @@ class Agent:
         """The node's ranks, and everything that watches them beside."""
         journal = Journal(site.run, site.index)
         node = Node(site, loop=self._loop, starter=self._starter, journal=journal, report=report)
+        probe, node.helpers = self._probe, self._probe.helpers
         node.helpers.add(self._spared)
+        probe.address, node.compare = site.address, probe.compare
         system = SystemJournal(site.index)
-        probe = EnvironmentProbe(site, self._loop, helpers=node.helpers)
-        self._probes.append(probe)
-        node.on_started = lambda attempt: self._after_start(probe, attempt)
+        # What the start does not wait for is asked once the ranks are past their own start.
+        node.on_started = lambda _attempt: self._loop.after(_ASK_AFTER_S, probe.ask_the_rest)
         self._loop.every(_INDEX_S, node.note_logs)
         self._loop.every(_SAMPLE_S, node.reap_orphans)
         self._loop.every(_SAMPLE_S, lambda: system.sample(node.folder, node.live_ranks))
         return node
-
-    def _after_start(self, probe: EnvironmentProbe, attempt: int) -> None:
-        """Ask about the environment once the ranks are past their own start."""
-        probe.expect(attempt)
-        self._loop.after(_ASK_AFTER_S, probe.ask)
 
 
 def _open_starter(site: Site) -> ReasonedStarter:

@@ -86,8 +86,10 @@ class Node:
         self.journal = journal
         self.helpers: set[int] = set()
         """Children of the agent that are no part of an attempt."""
-        self.on_started: Callable[[int], None] = lambda _attempt: None
+        self.on_started: Callable[[int], Any] = lambda _attempt: None
         """Called with the attempt's number when its ranks were started here."""
+        self.compare: Callable[[int, Callable[[dict[str, Any]], None]], None] = lambda _attempt, tell: tell({})
+        """Finds out, for an attempt, what the leader is to compare of this node."""
         self._loop = loop
         self._starter = starter
         self._report = report
@@ -165,7 +167,11 @@ class Node:
         if not refused and self.site.launch.strategy is Strategy.TENSORFLOW:
             self._attempt.ports = [reserve_port() for _ in range(self.site.launch.procs_per_node)]
         ports = [port.port for port in self._attempt.ports]
-        self._report({"say": "ready", "attempt": message["attempt"], "refused": refused, "ports": ports})
+        ready = {"say": "ready", "attempt": message["attempt"], "refused": refused, "ports": ports}
+        if refused:
+            self._report({**ready, "environment": {}})
+        else:
+            self.compare(message["attempt"], lambda seen: self._report({**ready, "environment": seen}))
 
     def _refusal(self) -> dict[str, str] | None:
         """Why this node cannot start the attempt, found before any rank runs."""

@@ -24,6 +24,7 @@ _SECTIONS = {
     "checkpoint": "Checkpoints",
     "restarts": "Restarts",
     "stop": "Time limits and stopping",
+    "preflight": "Before the ranks start",
 }
 """Titles by the first part of a key's path, in the order of the help page."""
 

@@ -36,6 +36,8 @@ class LaunchTerms:
     delay_s: float = 0.0
     default_checkpoints: str = ""
     """Folder for checkpoints where the spec names none."""
+    answers: str = ""
+    """Folder in which agents keep what interpreters have answered."""
 
 
 def render_launch(spec: RunSpec, terms: LaunchTerms) -> dict[str, Any]:
@@ -74,10 +76,12 @@ def render_launch(spec: RunSpec, terms: LaunchTerms) -> dict[str, Any]:
         "restarts": _plain(spec.restarts),
         "restarts_used": {budget.value: terms.restarts_used.get(budget, 0) for budget in Budget},
         "stop": _plain(spec.stop),
+        "preflight": _plain(spec.preflight),
         "outputs": list(spec.outputs),
         "snapshot_digest": None if spec.snapshot is None else spec.snapshot.digest,
         "control_offset": terms.control_offset,
         "delay_s": terms.delay_s,
+        "answers": terms.answers,
     }
 
 

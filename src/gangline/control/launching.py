@@ -103,6 +103,7 @@ class Launcher:
             restarts_used=used,
             control_offset=control_size(run_dir),
             default_checkpoints=str(run_dir.checkpoints),
+            answers=str(self._home.answers),
         )
         write_text(path, render_launch_text(spec, terms), mode=0o600)
         return first_attempt

@@ -17,7 +17,9 @@ __all__ = [
     "CheckpointPolicy",
     "EntryKind",
     "Environment",
+    "OnMismatch",
     "OnTimeLimit",
+    "PreflightPolicy",
     "Resources",
     "RestartPolicy",
     "ResumeMode",
@@ -91,6 +93,13 @@ class OnTimeLimit(_Text):
 
     FAIL = "fail"
     STOP = "stop"
+
+
+class OnMismatch(_Text):
+    """What follows when the nodes of a gang differ in what must be equal."""
+
+    FAIL = "fail"
+    WARN = "warn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +195,19 @@ class StopPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PreflightPolicy:
+    """What is looked at before the ranks of an attempt start.
+
+    Interpreter, torch, CUDA, NCCL, driver and snapshot are compared between the nodes of every gang.
+    """
+
+    packages: tuple[str, ...] = _f((), "Package that must be of one version on all nodes.", "--same-package")
+    on_mismatch: OnMismatch = _f(
+        OnMismatch.FAIL, "What follows when nodes differ in what must be equal.", "--on-mismatch"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRef:
     """The exact source tree of a run, by content."""
 
@@ -212,6 +234,7 @@ class RunSpec:
     checkpoint: CheckpointPolicy = _f(None, "", factory=CheckpointPolicy)
     restarts: RestartPolicy = _f(None, "", factory=RestartPolicy)
     stop: StopPolicy = _f(None, "", factory=StopPolicy)
+    preflight: PreflightPolicy = _f(None, "", factory=PreflightPolicy)
     data_version: str | None = _f(None, "Version of the data, recorded with the run.", "--data-version")
     outputs: tuple[str, ...] = _f(
         (), "Path that must exist and not be empty when the run succeeds, relative to its working folder.", "--output"

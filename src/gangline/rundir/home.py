@@ -68,6 +68,11 @@ class Home:
         return self.path / "snapshots"
 
     @property
+    def answers(self) -> Path:
+        """What agents have learnt of interpreters; may be deleted."""
+        return self.path / "answers"
+
+    @property
     def runs(self) -> Path:
         return self.path / "runs"
 

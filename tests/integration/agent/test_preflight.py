@@ -1,0 +1,89 @@
+"""Gangs whose nodes differ, or are not fit: they end before a rank has started."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Gang
+
+EXIT_OTHER = 71
+
+
+def make_interpreter(folder: Path, **versions: str) -> Path:
+    """A virtual environment of its own in which packages look installed."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for name, version in versions.items():
+        info = site / f"{name}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    if "torch" in versions:
+        (site / "torch").mkdir()
+        (site / "torch" / "version.py").write_text(f"__version__ = '{versions['torch']}'\ncuda: str = '12.8'\n")
+    return folder / "bin" / "python"
+
+
+@pytest.fixture
+def start_on(gang: Gang, tmp_path: Path) -> Any:
+    """Start a gang whose nodes each find another interpreter behind the one path that the spec names."""
+    wrapper = tmp_path / "python"
+    wrapper.write_text('#!/bin/sh\nexec "$TEST_INTERPRETER" "$@"\n')
+    wrapper.chmod(0o755)
+
+    def start(*interpreters: Path, **keys: Any) -> dict[str, Any]:
+        gang.script("print('started')")
+        gang.write_launch(nodes=len(interpreters), procs_per_node=1, python=str(wrapper), **keys)
+        for node, interpreter in enumerate(interpreters):
+            gang.start_agent(node, TEST_INTERPRETER=str(interpreter))
+        gang.wait()
+        return gang.result()
+
+    return start
+
+
+def test_nodes_with_another_torch_do_not_start(gang: Gang, tmp_path: Path, start_on: Any) -> None:
+    new = make_interpreter(tmp_path / "new", torch="2.13.0", numpy="2.0.0")
+    old = make_interpreter(tmp_path / "old", torch="2.12.1", numpy="2.0.0")
+    result = start_on(new, new, old)
+    host = gang.events("agent_started")[0]["host"]
+    assert result["reason"] == "environment_mismatch"
+    assert result["message"] == (
+        f"The nodes do not fit together: torch: 2.13.0 on nodes 0-1, 2.12.1 on node 2 ({host})."
+    )
+    assert (result["next"], result["exit_code"], result["ranks"]) == ("end", EXIT_OTHER, [])
+    assert gang.log(0) == ""
+    versions = [json.loads(gang.attempt().environment(node).read_text())["python"]["torch"] for node in range(3)]
+    assert [one["__version__"] for one in versions] == ["2.13.0", "2.13.0", "2.12.1"]
+
+
+def test_only_chosen_packages_stop_a_gang(tmp_path: Path, start_on: Any) -> None:
+    one = make_interpreter(tmp_path / "one", numpy="2.0.0")
+    other = make_interpreter(tmp_path / "other", numpy="1.26.0")
+    result = start_on(one, other, preflight={"packages": ["numpy"]})
+    assert "numpy: 2.0.0 on node 0" in result["message"]
+    assert result["reason"] == "environment_mismatch"
+
+
+def test_a_policy_can_make_it_a_warning(gang: Gang, tmp_path: Path, start_on: Any) -> None:
+    one = make_interpreter(tmp_path / "one", torch="2.13.0")
+    other = make_interpreter(tmp_path / "other", torch="2.12.1")
+    result = start_on(one, other, preflight={"on_mismatch": "warn"})
+    assert result["outcome"] == "succeeded"
+    assert gang.log(0) == gang.log(1) == "started\n"
+    texts = [event["text"] for event in gang.events("warning")]
+    assert any("torch: 2.13.0 on node 0" in text for text in texts)
+    assert any("installed packages: " in text for text in texts)
+
+
+def test_equal_nodes_start_without_a_word(gang: Gang) -> None:
+    gang.script("print('started')")
+    result = gang.run_to_end(nodes=2, procs_per_node=1, answers=str(gang.run.path / "answers"))
+    assert result["outcome"] == "succeeded"
+    assert gang.events("warning") == gang.events("warning", node=1) == []
+    assert len(list((gang.run.path / "answers").glob("*.json"))) == 1
