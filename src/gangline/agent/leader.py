@@ -22,7 +22,7 @@ from gangline.agent.node import Node
 from gangline.agent.rendezvous import ReservedPort, reserve_port
 from gangline.agent.result import Outcome, decide_outcome, render_result
 from gangline.agent.sameness import decide_comparison
-from gangline.agent.site import Site, complain, machine_id
+from gangline.agent.site import EXIT_STORAGE, Site, complain, machine_id
 from gangline.agent.storage import Resume, find_missing_outputs, resolve_resume
 from gangline.domain.errors import Transient
 from gangline.domain.phase import Reason
@@ -31,14 +31,13 @@ from gangline.rundir.files import write_json
 from gangline.rundir.journal import read_journal
 from gangline.rundir.space import STORAGE_WORDS, describe_full, is_full
 
-__all__ = ["EXIT_STORAGE", "Leader"]
+__all__ = ["Leader"]
 
 _CONTROL_S = 0.05
 _WRITE_AGAIN_S = 1.0
 _MOST_WRITES = 60
 _MOST_WRITES_FULL = 10
 _FULL_PAUSE_S = 0.5
-EXIT_STORAGE = 5
 _CHARGED_S_PER_NODE = 0.5
 _REPORT_KEYS = ("pid", "started", "exit_code", "signal", "ended_by", "peak_rss_bytes", "error", "log_tail")
 

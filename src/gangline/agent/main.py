@@ -9,29 +9,20 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gangline.agent.addresses import LOOPBACK, is_loopback
 from gangline.agent.choose import ReasonedStarter, StarterPlan, open_starter
 from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms
 from gangline.agent.execstart import ExecStarter
-from gangline.agent.follower import Follower
 from gangline.agent.guardian import Guardian, marks_of, sweep_earlier
-from gangline.agent.hostinfo import EnvironmentProbe
 from gangline.agent.launchspec import load_launch
-from gangline.agent.leader import EXIT_STORAGE, Leader
-from gangline.agent.loop import Loop
-from gangline.agent.node import Node
 from gangline.agent.processes import adopt_orphans
-from gangline.agent.sampler import SystemJournal
-from gangline.agent.site import Journal, Site, complain
+from gangline.agent.site import EXIT_STORAGE, Site, complain
 from gangline.domain.errors import GanglineError, InvalidRequest
 from gangline.domain.spec import EntryKind
 from gangline.rundir.layout import RunDir
@@ -40,9 +31,6 @@ from gangline.rundir.space import STORAGE_WORDS, describe_full, is_full
 __all__ = ["main"]
 
 _USAGE = "agent RUN_DIR --launch N --node I"
-_INDEX_S = 0.2
-_SAMPLE_S = 2.0
-_ASK_AFTER_S = 2.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -82,71 +70,14 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
         launch=spec, run=run, index=node, host=os.uname().nodename, address=advertised or "", agents_here=agents_here
     )
     starter = _open_starter(site)
+    # The helper imports by now. What serves the gang is imported beside it, not before it.
+    from gangline.agent.serve import Agent  # noqa: PLC0415 - see the line above
+
     exit_code = Agent(site, starter, spared=guardian.pid).serve(advertised)
     starter.close()
     guardian.dismiss()
     os.close(lock)
     return exit_code
-
-
-class Agent:
-    """Puts the parts of one agent together."""
-
-    def __init__(self, site: Site, starter: ReasonedStarter, *, spared: int) -> None:
-        self._site = site
-        self._starter = starter
-        self._spared = spared
-        self._loop = Loop()
-        self._probe = EnvironmentProbe(site, self._loop)
-
-    def serve(self, advertised: str | None) -> int:
-        """Serve until the launch is over; the exit code."""
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        self._probe.begin()
-        actor = self._lead(advertised) if self._site.index == 0 else self._follow(advertised)
-        try:
-            return self._loop.run()
-        finally:
-            actor.close()
-            self._probe.finish()
-
-    def _lead(self, advertised: str | None) -> Leader:
-        site = replace(self._site, address=advertised or LOOPBACK)
-        leader = Leader(site, self._loop, advertised=advertised)
-        # Reports wait for the loop's next turn, so that the node is never called in the middle of its own work.
-        node = self._node(site, report=self._later(lambda said: leader.hear(0, said)))
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.on_signal(number, lambda: leader.hear(0, {"say": "signalled"}))
-        leader.begin(node)
-        return leader
-
-    def _follow(self, advertised: str | None) -> Follower:
-        follower = Follower(self._site, self._loop, advertised=advertised)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.on_signal(number, follower.on_signal)
-        follower.begin(lambda address: self._node(replace(self._site, address=address), report=follower.report))
-        return follower
-
-    def _later(self, call: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
-        def report(said: dict[str, Any]) -> None:
-            self._loop.after(0.0, lambda: call(said))
-
-        return report
-
-    def _node(self, site: Site, report: Callable[[dict[str, Any]], None]) -> Node:
-        """The node's ranks, and everything that watches them beside."""
-        journal = Journal(site.run, site.index)
-        node = Node(site, loop=self._loop, starter=self._starter, journal=journal, report=report)
-        probe, node.helpers = self._probe, self._probe.helpers
-        node.helpers.add(self._spared)
-        probe.address, node.compare = site.address, probe.compare
-        system = SystemJournal(site.index)
-        # What the start does not wait for is asked once the ranks are past their own start.
-        node.on_started = lambda _attempt: self._loop.after(_ASK_AFTER_S, probe.ask_the_rest)
-        self._loop.every(_INDEX_S, node.note_logs)
-        self._loop.every(_SAMPLE_S, node.reap_orphans)
-        self._loop.every(_SAMPLE_S, lambda: system.sample(node.folder, node.live_ranks))
-        return node
 
 
 def _open_starter(site: Site) -> ReasonedStarter:

@@ -14,7 +14,10 @@ from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import AttemptDir, RunDir
 from gangline.rundir.space import describe_full, is_full
 
-__all__ = ["Journal", "Site", "complain", "machine_id"]
+__all__ = ["EXIT_STORAGE", "Journal", "Site", "complain", "machine_id"]
+
+EXIT_STORAGE = 5
+"""Exit code of an agent whose run directory cannot be written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import httpx
-
+from gangline.client.http import httpx
 from gangline.domain.errors import GanglineError, ServerUnreachable, VersionMismatch, error_from_code
 from gangline.domain.version import VERSION, speaks_same
 

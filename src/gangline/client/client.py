@@ -14,11 +14,11 @@ from types import TracebackType
 from typing import Any, cast
 from urllib.parse import quote
 
-import httpx
 from typing_extensions import Self
 
 from gangline.client.answers import check_answer, unreachable
 from gangline.client.follow import Follow
+from gangline.client.http import httpx
 from gangline.domain.errors import NotFound, StillEnding
 from gangline.domain.phase import TERMINAL, Phase
 from gangline.wire.views import (

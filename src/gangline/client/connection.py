@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
-
 from gangline.client.answers import unreachable
 from gangline.client.client import API, Client
 from gangline.client.embedded import mute, start_server
+from gangline.client.http import httpx
 from gangline.domain.errors import InvalidRequest, ServerUnreachable, Unauthorized
 from gangline.rundir.home import Home
 from gangline.rundir.serving import ServerInfo, is_served, read_live_server, read_token

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
-
+from gangline.client.http import httpx
 from gangline.domain.errors import ServerUnreachable
 
 __all__ = ["Follow"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gangline.agent import main as agent
-from gangline.agent.leader import EXIT_STORAGE
+from gangline.agent.site import EXIT_STORAGE
 from gangline.rundir.space import STORAGE_WORDS
 
 CALL = ["agent", "/runs/a", "--launch", "0", "--node", "0"]
