@@ -20,6 +20,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from gangline.domain.errors import InvalidRequest
+from gangline.domain.launched import find_launched, render_instead
 from gangline.domain.spec import EntryKind
 
 __all__ = ["Entry", "SubmitLine", "file_args", "parse_entry", "split_line"]
@@ -29,7 +30,6 @@ _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 _SUFFIXES = {".py": EntryKind.SCRIPT, ".ipynb": EntryKind.NOTEBOOK}
 _NO_RUN = frozenset({"--dry-run", "--help"})
 """Options of ours with which nobody wants a run to start."""
-_LAUNCHERS = frozenset({"torchrun", "mpirun", "horovodrun", "deepspeed", "accelerate", "srun"})
 _MOST_FILES_SEEN = 5_000
 _SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "site-packages", "venv"})
 
@@ -188,9 +188,7 @@ def _parse_command(rest: Sequence[str]) -> Entry:
         return Entry(kind=EntryKind.COMMAND, entry="bash", args=("-eo", "pipefail", "-c", rest[0]))
     if not rest[0]:
         raise InvalidRequest("The command after `--` is empty", fix="For example: gangline submit -- ./train.sh --fast")
-    note = f"note: {rest[0]} starts ranks of its own inside each rank; `gangline submit train.py` needs no launcher"
-    notes = (note,) if Path(rest[0]).name in _LAUNCHERS else ()
-    return Entry(kind=EntryKind.COMMAND, entry=rest[0], args=tuple(rest[1:]), notes=notes)
+    return Entry(kind=EntryKind.COMMAND, entry=rest[0], args=tuple(rest[1:]))
 
 
 def _parse_module(rest: Sequence[str]) -> Entry:
@@ -244,6 +242,12 @@ def _not_a_script(line: SubmitLine, folder: Path) -> InvalidRequest:
             f"`{word}` stands where the script should be",
             why=f"{flag} takes one K=V.",
             fix=f"Write {flag} once for each: {flag} {word}",
+        )
+    launched = find_launched(line.rest)
+    if launched and launched[0].spreads:
+        return InvalidRequest(
+            f"`{launched[0].program}` is a launcher, and Gangline is one itself",
+            fix=f"Write {render_instead(launched[0], line.options)}",
         )
     script = next(
         (other for other in line.rest[1:] if Path(other).suffix in _SUFFIXES and _is_file(folder / other)), None

@@ -63,9 +63,6 @@ class _After:
 @click.command("submit", cls=SubmitCommand, epilog=_EPILOG)
 @click.option("-f", "--file", type=click.Path(path_type=Path), metavar="YAML", help="Read the run from a file.")
 @click.option("-m", "_module", metavar="MODULE", expose_value=False, help="Run a module; what follows is its own.")
-@click.option(
-    "--include", metavar="PATTERN", multiple=True, help="Pack this whatever ignore files say. May be repeated."
-)
 @click.option("-F", "--follow", is_flag=True, help="Follow the output; exit with the run's code. Ctrl-C detaches.")
 @click.option("--wait", is_flag=True, help="Return when the run is over, with its code.")
 @click.option("--detach", is_flag=True, help="Return at once; the default.")
@@ -86,7 +83,7 @@ def command(ctx: click.Context, /, **options: Any) -> int:  # noqa: ANN401 - the
         raise InvalidRequest("--detach contradicts --follow and --wait", fix="Keep one of them.")
     after = _After(follow=options["follow"], wait=options["wait"], as_json=options["as_json"])
     wanted = _build_spec(ctx, options["file"], spec_values(options))
-    prepared = _prepare(wanted.spec, options["include"])
+    prepared = _prepare(wanted.spec)
     client = connection.connect()
     if options["dry_run"]:
         return _print_dry_run(client, prepared, wanted.sources, as_json=after.as_json)
@@ -152,11 +149,11 @@ def _nothing_to_run(folder: Path, file: Path | None) -> InvalidRequest:
     )
 
 
-def _prepare(spec: RunSpec, include: tuple[str, ...]) -> Prepared:
+def _prepare(spec: RunSpec) -> Prepared:
     from gangline.client.submission import prepare  # noqa: PLC0415 - imported once there is something to pack
 
-    prepared = prepare(spec, include=include)
-    for warning in prepared.packed.warnings:
+    prepared = prepare(spec)
+    for warning in prepared.warnings:
         say(f"note: {visible(warning)}", err=True)
     return prepared
 

@@ -1,7 +1,7 @@
 """The Python client: the same verbs as the command line. Names are loaded when they are first used.
 
-from gangline.client import RunSpec, connect, submit
-run = submit(RunSpec(entry="train.py"))
+from gangline.client import connect, spec, submit
+run = submit(spec(script="train.py", resources={"nodes": 2}))
 connect().wait(run["id"], timeout_s=60)
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gangline.client.client import Client
     from gangline.client.connection import connect
-    from gangline.client.submission import check, submit
+    from gangline.client.submission import check, spec, submit
     from gangline.domain.spec import (
         CheckpointPolicy,
         EntryKind,
@@ -43,6 +43,7 @@ __all__ = [
     "Strategy",
     "check",
     "connect",
+    "spec",
     "submit",
 ]
 
@@ -50,6 +51,7 @@ _HOMES = {
     "Client": "gangline.client.client",
     "check": "gangline.client.submission",
     "connect": "gangline.client.connection",
+    "spec": "gangline.client.submission",
     "submit": "gangline.client.submission",
 }
 

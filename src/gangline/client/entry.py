@@ -6,10 +6,12 @@ import os
 import posixpath
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from gangline.domain.errors import SpecInvalid, nearest
+from gangline.domain.launched import Launched, find_launched, render_instead, words_of
 from gangline.domain.spec import EntryKind, RunSpec
 from gangline.snapshot.manifest import Manifest
 
@@ -38,13 +40,15 @@ def relative_entry(spec: RunSpec, *, cwd: Path, root: Path) -> RunSpec:
     )
 
 
-def check_entry(spec: RunSpec, manifest: Manifest, *, workdir: str, python: Path, path: str | None) -> None:
-    """Refuse an entry that the ranks will not find.
+def check_entry(spec: RunSpec, manifest: Manifest, *, workdir: str, python: Path, path: str | None) -> tuple[str, ...]:
+    """Refuse an entry that the ranks will not find, and a script behind it (`bash x.sh`, `torchrun x.py`).
 
     Args:
         workdir: folder in the tree in which ranks start.
         python: the interpreter of the ranks.
         path: their PATH.
+    Returns:
+        What may not be what was meant, for people.
     Raises:
         SpecInvalid: it is not there; the nearest thing that is gets named.
     """
@@ -54,13 +58,48 @@ def check_entry(spec: RunSpec, manifest: Manifest, *, workdir: str, python: Path
         _check_program(spec.entry, manifest, workdir, path)
     else:
         _check_file(spec.entry, manifest, workdir, what="script" if spec.entry_kind is EntryKind.SCRIPT else "notebook")
+    return tuple(_check_launched(spec, manifest, workdir))
+
+
+def _check_launched(spec: RunSpec, manifest: Manifest, workdir: str) -> Iterator[str]:
+    launched = find_launched(words_of(spec))
+    for found in launched:
+        what, script = f"script for `{found.program}`", Path(found.script)
+        if script.is_absolute():
+            if any(script.is_relative_to(root) for root in {manifest.code.root, os.path.realpath(manifest.code.root)}):
+                yield f"{found.script} is run from where it lies, not from the snapshot; name it by a relative path"
+        elif found.sure:
+            _check_file(found.script, manifest, workdir, what=what)
+        elif not _is_file(found.script, manifest, workdir):
+            yield f"{found.script} is not in the snapshot; {found.program} finds it only if the command makes it first"
+    yield from (_says_spread(spec, found) for found in launched[:1] if found.spreads)
+
+
+def _says_spread(spec: RunSpec, found: Launched) -> str:
+    resources = spec.resources
+    ranks = resources.nodes * (resources.procs_per_node or 1)
+    each = f"{found.procs_per_node} processes" if found.procs_per_node else "processes of its own"
+    options = ["--nodes", str(resources.nodes)] if resources.nodes > 1 else []
+    of = f"each of the {ranks} ranks" if ranks > 1 else "one rank"
+    return (
+        f"{found.program} starts {each} inside {of}, which Gangline neither sees nor restarts; instead, type: "
+        f"{render_instead(found, options)}"
+    )
+
+
+def _is_file(entry: str, manifest: Manifest, workdir: str) -> bool:
+    """Whether the tree has that file; yes also behind a link to a folder, which may lead anywhere."""
+    wanted = posixpath.normpath(posixpath.join(workdir, entry))
+    found = manifest.find(wanted)
+    if found is not None:
+        return found.kind != "dir"
+    return any(item.kind == "link" and wanted.startswith(f"{item.path}/") for item in manifest.files)
 
 
 def _check_file(entry: str, manifest: Manifest, workdir: str, *, what: str) -> None:
-    wanted = posixpath.normpath(posixpath.join(workdir, entry))
-    found = manifest.find(wanted)
-    if found is not None and found.kind != "dir":
+    if _is_file(entry, manifest, workdir):
         return
+    wanted = posixpath.normpath(posixpath.join(workdir, entry))
     if any(item.path.startswith(f"{wanted}/") for item in manifest.files):
         raise SpecInvalid(f"`{entry}` is a folder", fix=f"Name a {what} in it, or use -m for a package.")
     if rule := _excluding_rule(wanted, manifest):

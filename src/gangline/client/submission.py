@@ -31,10 +31,10 @@ from gangline.rundir.serving import owner_name
 from gangline.snapshot.hashing import cache_path_for
 from gangline.snapshot.objects import read_chunks
 from gangline.snapshot.pack import Packed, find_root, pack
-from gangline.wire.spec import spec_to_mapping
+from gangline.wire.spec import spec_from_mapping, spec_to_mapping
 from gangline.wire.views import RunDetail
 
-__all__ = ["Prepared", "check", "create", "prepare", "send", "submit", "upload"]
+__all__ = ["Prepared", "check", "create", "prepare", "send", "spec", "submit", "upload"]
 
 _BATCH_BYTES = 8 << 20
 _LOCAL_POOL = "local"
@@ -49,35 +49,47 @@ class Prepared:
     spec: RunSpec
     packed: Packed
     cwd: Path
+    warnings: tuple[str, ...] = ()
+    """What may not be what was meant, for people: of the packing and of what is to run."""
+
+
+def spec(**keys: Any) -> RunSpec:
+    """A run spec, by the keys of a run file: `spec(script="train.py", resources={"nodes": 2})`.
+
+    Args:
+        keys: values as in a file; a section is a table, or an object such as `Resources(nodes=2)`.
+    Raises:
+        SpecInvalid: as for a file: an unknown key gets the nearest one, a wrong value what is valid.
+    """
+    return spec_from_mapping(keys)
 
 
 def submit(
-    spec: RunSpec,
+    run: RunSpec | Mapping[str, Any],
     *,
     root: Path | None = None,
-    include: Sequence[str] = (),
     client: Client | None = None,
     command: Sequence[str] = tuple(sys.argv),
 ) -> RunDetail:
     """Pack the working tree as it is now and create a run of it.
 
     Args:
+        run: what is to run; a mapping has the keys of a run file.
         root: the project's folder; None: found from the current folder.
-        include: patterns that are packed whatever ignore files say.
         client: None: the server that the environment means, started if need be.
         command: recorded with the run as the command line.
     Raises:
         GanglineError: nothing was created, and why.
     """
-    prepared = prepare(spec, root=root, include=include)
+    prepared = prepare(_as_spec(run), root=root)
     return send(prepared, client=client or connect(), command=command)
 
 
 def check(
-    spec: RunSpec, *, root: Path | None = None, include: Sequence[str] = (), client: Client | None = None
+    run: RunSpec | Mapping[str, Any], *, root: Path | None = None, client: Client | None = None
 ) -> dict[str, Any]:
     """What the backend would be given, after every check that `submit` makes; nothing is stored or uploaded."""
-    prepared = prepare(spec, root=root, include=include)
+    prepared = prepare(_as_spec(run), root=root)
     return (client or connect()).check(spec_to_mapping(replace(prepared.spec, snapshot=None)))
 
 
@@ -85,7 +97,6 @@ def prepare(
     spec: RunSpec,
     *,
     root: Path | None = None,
-    include: Sequence[str] = (),
     cwd: Path | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Prepared:
@@ -108,20 +119,20 @@ def prepare(
     with ThreadPoolExecutor(1) as beside:
         ask = partial(check_python, python, memory=home / _INTERPRETERS, environ=environ)
         probe = beside.submit(ask) if matters else None
-        packed = pack(root, include=include, cache_path=cache_path_for(home, root), home=home)
+        packed = pack(root, include=spec.include, cache_path=cache_path_for(home, root), home=home)
     if probe is not None:
         probe.result()
     _check_workdir(packed, workdir)
     variables = _variables(python, environ) if spec.pool == _LOCAL_POOL else {}
     path = spec.environment.env.get("PATH", variables.get("PATH"))
-    check_entry(spec, packed.manifest, workdir=workdir, python=python, path=path)
+    doubts = check_entry(spec, packed.manifest, workdir=workdir, python=python, path=path)
     spec = replace(
         spec,
         environment=replace(spec.environment, python=str(python)),
         inherited_env=variables,
         snapshot=SnapshotRef(digest=packed.manifest.digest, workdir=workdir),
     )
-    return Prepared(spec=spec, packed=packed, cwd=cwd)
+    return Prepared(spec=spec, packed=packed, cwd=cwd, warnings=(*packed.warnings, *doubts))
 
 
 def send(prepared: Prepared, *, client: Client, command: Sequence[str] = (), key: str | None = None) -> RunDetail:
@@ -166,6 +177,10 @@ def upload(client: Client, packed: Packed) -> int:
         client.put_objects(batch)
     client.put_snapshot(packed.manifest.to_dict())
     return len(missing)
+
+
+def _as_spec(run: RunSpec | Mapping[str, Any]) -> RunSpec:
+    return run if isinstance(run, RunSpec) else spec_from_mapping(run)
 
 
 def _place(cwd: Path | None, root: Path | None) -> tuple[Path, Path]:

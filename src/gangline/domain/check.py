@@ -8,13 +8,14 @@ from __future__ import annotations
 import math
 import posixpath
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 
 from gangline.domain.errors import SpecInvalid, nearest
 from gangline.domain.gang import PoolCapacity
-from gangline.domain.naming import check_name, name_from
+from gangline.domain.launched import find_launched, words_of
+from gangline.domain.naming import check_name, check_variable, name_from
 from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, Strategy
 
 __all__ = ["AVAILABLE_STRATEGIES", "MOST", "check_entry", "check_spec", "complete_spec", "resolve_checkpoints"]
@@ -43,9 +44,6 @@ _PROJECT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _INTERPRETER = re.compile(r"(ba|da|z)?sh|python[0-9.]*|exec|env|time|nice")
-_RESERVED = frozenset(
-    {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
-)
 
 
 def complete_spec(spec: RunSpec, capacity: PoolCapacity) -> RunSpec:
@@ -113,18 +111,23 @@ def check_entry(spec: RunSpec, paths: Collection[str]) -> str | None:
         SpecInvalid: the tree has no such file; it names the nearest one.
     """
     workdir = "." if spec.snapshot is None else spec.snapshot.workdir
+    for found in find_launched(words_of(spec)):
+        if found.sure and not found.script.startswith("/"):
+            _check_file(found.script, workdir, paths)
     if spec.entry_kind is EntryKind.MODULE:
         return _missing_module(spec.entry, workdir, paths)
-    if spec.entry_kind is EntryKind.COMMAND and ("/" not in spec.entry or spec.entry.startswith("/")):
-        return None
-    _check_file(spec.entry, workdir, paths)
+    if spec.entry_kind is not EntryKind.COMMAND or ("/" in spec.entry and not spec.entry.startswith("/")):
+        _check_file(spec.entry, workdir, paths)
     return None
 
 
 def _program_name(spec: RunSpec) -> str:
-    if spec.entry_kind is EntryKind.MODULE:
+    launched = find_launched(words_of(spec))
+    if spec.entry_kind is EntryKind.MODULE and not launched:
         return spec.entry
-    program = _program_of(spec) if spec.entry_kind is EntryKind.COMMAND else spec.entry
+    program = (
+        launched[0].script if launched else _program_of(spec) if spec.entry_kind is EntryKind.COMMAND else spec.entry
+    )
     base = posixpath.basename(program.rstrip("/")) or "run"
     stem, _, suffix = base.rpartition(".")
     return stem if stem and suffix in {"py", "ipynb", "sh"} else base
@@ -153,8 +156,10 @@ def _check_words(spec: RunSpec) -> None:
     for what, values in words.items():
         for value in values:
             _check_string(what, value, value)
-    if "" in spec.labels or "" in spec.outputs:
-        raise SpecInvalid("A --label or --output is empty", fix="Give it a value, or leave it out.")
+    if any(not name.strip() or "=" in name for name in spec.labels):
+        raise SpecInvalid("The name of a --label is empty or holds a `=`", fix="Write --label NAME=VALUE.")
+    if "" in spec.outputs:
+        raise SpecInvalid("An --output is empty", fix="Give it a value, or leave it out.")
 
 
 def _check_string(what: str, value: str, whole: str) -> None:
@@ -208,13 +213,12 @@ def _check_times(spec: RunSpec) -> None:
 
 def _check_environment(spec: RunSpec) -> None:
     environment = spec.environment
+    for name in environment.env:
+        check_variable(name, "`--env`")
     for name, value in {**spec.inherited_env, **environment.env}.items():
         if not name or "=" in name:
             raise SpecInvalid(f"`{name}` is no name of a variable", why="A name is not empty and holds no `=`")
         _check_string(f"the variable `{name}`", name + value, f"{name}={value}")
-    for name in environment.env:
-        if name in _RESERVED or name.startswith("GANGLINE_"):
-            raise SpecInvalid(f"--env sets `{name}`", why="Gangline gives every rank its own value of it")
     if environment.secrets:
         raise SpecInvalid(
             f"The secret `{environment.secrets[0]}` cannot be injected",
@@ -281,7 +285,7 @@ def _check_file(entry: str, workdir: str, paths: Collection[str]) -> None:
             fix="Give the path relative to the folder that you submit from.",
         )
     wanted = _inside(entry, workdir)
-    if wanted in paths:
+    if wanted in paths or any(parent in paths for parent in _parents(wanted)):  # a link to a folder may lead anywhere
         return
     scripts = _scripts(paths, workdir)
     beside = [typed for typed in scripts if posixpath.dirname(_inside(typed, workdir)) == posixpath.dirname(wanted)]
@@ -290,6 +294,11 @@ def _check_file(entry: str, workdir: str, paths: Collection[str]) -> None:
     if any(path.startswith(f"{wanted}/") for path in paths):
         raise SpecInvalid(f"The entry `{entry}` is a folder", fix=fix)
     raise SpecInvalid(f"The packed tree has no `{entry}`", why=f"Looked for `{wanted}` from its root", fix=fix)
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path := posixpath.dirname(path):
+        yield path
 
 
 def _inside(path: str, workdir: str) -> str:

@@ -10,11 +10,24 @@ import unicodedata
 
 from gangline.domain.errors import SpecInvalid
 
-__all__ = ["ID_ALPHABET", "MAX_NAME_CHARS", "check_name", "name_from", "run_id_from", "slug_from"]
+__all__ = [
+    "ID_ALPHABET",
+    "MAX_NAME_CHARS",
+    "check_name",
+    "check_variable",
+    "name_from",
+    "printable",
+    "run_id_from",
+    "slug_from",
+]
 
 MAX_NAME_CHARS = 200
 ID_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 """Letters and digits that nobody confuses with one another."""
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED = frozenset(
+    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK NNODES MASTER_ADDR MASTER_PORT".split()  # noqa: SIM905
+)
 _UNNAMEABLE = frozenset({"Cc", "Cs"})
 """Categories of Unicode that a name must not hold: control characters, and bytes that were no text."""
 _SUFFIX_CHARS = 4
@@ -36,6 +49,33 @@ def check_name(name: str) -> str:
     if any(unicodedata.category(char) in _UNNAMEABLE for char in name):
         raise SpecInvalid("The run's name holds control characters", fix="Remove line breaks and the like from --name.")
     return name
+
+
+def check_variable(name: str, place: str) -> None:
+    """Refuse a variable that no shell could set, or that the platform sets.
+
+    Args:
+        place: what names it, as the error should say it.
+    Raises:
+        SpecInvalid
+    """
+    if not _VARIABLE.fullmatch(name):
+        raise SpecInvalid(
+            f"{place} names the variable `{printable(name)}`" if name else f"{place} names a variable without a name",
+            why="A name is made of letters, digits and underscores, and does not begin with a digit",
+            fix="Write NAME=VALUE; the value may hold anything.",
+        )
+    if name in _RESERVED or name.startswith("GANGLINE_"):
+        raise SpecInvalid(
+            f"{place} sets `{name}`",
+            why="Gangline gives every rank its own value of it",
+            fix="Choose another name, or leave it out.",
+        )
+
+
+def printable(text: str) -> str:
+    """Text on one line that any terminal and JSON reader takes."""
+    return "".join("�" if unicodedata.category(char) in _UNNAMEABLE else char for char in text)
 
 
 def name_from(text: str) -> str:

@@ -239,6 +239,9 @@ class RunSpec:
     outputs: tuple[str, ...] = _f(
         (), "Path that must exist and not be empty when the run succeeds, relative to its working folder.", "--output"
     )
+    include: tuple[str, ...] = _f(
+        (), "Pattern, as in .gitignore, of files that are packed whatever ignore files say.", "--include"
+    )
     labels: Mapping[str, str] = _f(None, "Label K=V to find the run by.", "--label", factory=dict)
     snapshot: SnapshotRef | None = _f(None, "The packed source tree; filled in at submit.")
     inherited_env: Mapping[str, str] = _f(

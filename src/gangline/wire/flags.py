@@ -12,7 +12,8 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from gangline.domain.errors import SpecInvalid
-from gangline.wire.reading import check_variable, read_value
+from gangline.domain.naming import check_variable
+from gangline.wire.reading import read_value
 from gangline.wire.schema import Key, Kind, keys
 from gangline.wire.spec import merge_layers, partial_from_yaml
 

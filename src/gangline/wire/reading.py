@@ -6,6 +6,7 @@ library and `gangline.domain` alone.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -17,18 +18,15 @@ from typing import Any
 
 from gangline.domain.check import MOST
 from gangline.domain.errors import SpecInvalid, nearest
-from gangline.domain.naming import check_name
+from gangline.domain.naming import check_name, check_variable
 from gangline.domain.spec import EntryKind
 from gangline.wire.schema import Key, Kind, Path, keys, sections
 from gangline.wire.units import parse_bytes, parse_duration
 
-__all__ = ["Origin", "check_variable", "read_spec", "read_value"]
+__all__ = ["Origin", "read_spec", "read_value"]
 
 _LARGEST_INTEGER = 2**53
 """Larger ones don't survive JSON in every language."""
-_RESERVED = frozenset(
-    "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK NNODES MASTER_ADDR MASTER_PORT".split()  # noqa: SIM905
-)
 _SHELL = ("bash", "-eo", "pipefail", "-c")
 """What runs a command that is written as one text: any failing part of a pipe fails the rank."""
 
@@ -79,20 +77,16 @@ def read_value(key: Key, value: object, place: str, *, has_unit: bool = False) -
     return _in_range(key, _READERS[key.kind](key, value, place), place)
 
 
-def check_variable(name: str, place: str) -> None:
-    """Refuse a variable that cannot exist, or that the platform sets.
+def _check_label(name: str, place: str) -> None:
+    """Refuse a label by which no run could be found.
 
     Raises:
         SpecInvalid
     """
-    if not name or "=" in name or "\0" in name:
-        raise SpecInvalid(f"{place} names the variable `{name}`", why="A name is not empty and holds no `=`.")
-    if name in _RESERVED or name.startswith("GANGLINE_"):
-        raise SpecInvalid(
-            f"{place} sets `{name}`",
-            why="Gangline gives every rank its own value of it.",
-            fix="Choose another name, or leave it out.",
-        )
+    if not name.strip():
+        raise SpecInvalid(f"{place} has an empty name", fix="Give every value a name.")
+    if "=" in name:
+        raise SpecInvalid(f"{place} names `{name}`", why="The name of a label ends at the first `=`.")
 
 
 def _read_section(raw: object, path: Path, origin: Origin) -> dict[str, Any]:
@@ -117,6 +111,8 @@ def _read_key(path: Path, written: str, value: object, origin: Origin) -> Any:
     if origin.by_hand and path[0] in _filled_in():
         raise SpecInvalid(f"{place} is filled in at submit", fix="Remove it from the file.")
     if path in sections():
+        if isinstance(value, sections()[path][0]):  # `Resources(nodes=2)`, in Python
+            value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         if value is None:
             return None if sections()[path][1] else {}
         return _read_section(value, path, origin)
@@ -274,8 +270,8 @@ def _table(key: Key, value: object, place: str) -> dict[str, str]:
     for name in value:
         if key.path == ("environment", "env"):
             check_variable(str(name), place)
-        elif not str(name).strip():
-            raise SpecInvalid(f"{place} has an empty name", fix="Give every value a name.")
+        elif key.path == ("labels",):
+            _check_label(str(name), place)
     return {str(name): _text(item, f"{place}, `{name}`") for name, item in value.items()}
 
 

@@ -141,10 +141,12 @@ def test_nothing_is_said_of_options_behind_two_dashes(project: Path):
     assert (found.args, found.notes) == (("--nodes", "2"), ())
 
 
-def test_a_launcher_inside_a_gang_is_questioned(project: Path):
-    found = entry_of(project, "--", "torchrun", "train.py")
-    assert found is not None
-    assert "starts ranks of its own" in found.notes[0]
+@pytest.mark.parametrize("words", ["torchrun --nproc-per-node 4 train.py --lr 1", "accelerate launch train.py"])
+def test_a_launcher_where_the_script_should_be_is_told_what_to_type(project: Path, words: str):
+    with pytest.raises(InvalidRequest, match="is a launcher") as caught:
+        entry_of(project, "--nodes", "2", *words.split())
+    assert caught.value.fix.startswith("Write gangline submit --nodes 2 ")
+    assert "train.py" in caught.value.fix
 
 
 def test_a_file_named_like_an_assignment_is_a_file(project: Path):

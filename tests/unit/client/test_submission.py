@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
+import gangline.client
 from gangline.client.embedded import server_environment
 from gangline.client.shell import environment_prefix, find_python, inherited_variables
-from gangline.client.submission import check, prepare, send, upload
+from gangline.client.submission import check, prepare, send, submit, upload
 from gangline.domain.errors import SnapshotRefused, SpecInvalid
-from gangline.domain.spec import EntryKind, Environment, RunSpec
+from gangline.domain.spec import EntryKind, Environment, Resources, RunSpec, StopPolicy
 
 PATH = os.environ["PATH"]
+HERE = Environment(python=sys.executable)
 
 
 @pytest.fixture
@@ -92,6 +95,58 @@ def test_a_wrong_entry_is_refused_at_once(project, kind, entry, says):
     with pytest.raises(SpecInvalid) as raised:
         ready(project, RunSpec(entry=entry, entry_kind=EntryKind(kind)))
     assert says in str(raised.value)
+
+
+def command(line: str, **resources: int) -> RunSpec:
+    entry, *args = shlex.split(line)
+    return RunSpec(
+        entry=entry, entry_kind=EntryKind.COMMAND, args=tuple(args), resources=Resources(**resources), environment=HERE
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("bash rnu.sh", "There is no script for `bash` `rnu.sh`"),
+        ("bash -c 'python trian.py | tee log'", "Did you mean `train.py`?"),
+        ("sh secret.sh", "--include secret.sh"),
+        ("python -m torch.distributed.run --nproc-per-node 2 trian.py", "Did you mean `train.py`?"),
+        ("env A=1 python pkg", ""),
+        ("sh jobs/eval.sh", "There is no script"),
+        ("sh ../run.sh", "There is no script"),
+    ],
+)
+def test_a_script_behind_a_command_is_looked_up_too(project, line, says):
+    (project / ".gitignore").write_text("secret.sh\n")
+    (project / "secret.sh").write_text("")
+    if not says:
+        assert ready(project, command(line)).warnings == ()
+        return
+    with pytest.raises(SpecInvalid) as raised:
+        ready(project, command(line))
+    assert says in str(raised.value)
+
+
+def test_a_script_behind_a_link_to_a_folder_is_there(project):
+    (project / "link").symlink_to("jobs")
+    assert ready(project, command("sh link/deep/x.sh")).warnings == ()
+    assert ready(project, RunSpec(entry="link/deep/eval.py")).spec.entry == "link/deep/eval.py"
+
+
+def test_what_is_not_sure_is_said_and_done(project):
+    (warning,) = ready(project, command("bash -c './go.sh; python made.py'")).warnings
+    assert warning == "made.py is not in the snapshot; python finds it only if the command makes it first"
+    (warning,) = ready(project, command(f"sh {project}/run.sh")).warnings
+    assert warning.startswith(f"{project}/run.sh is run from where it lies")
+
+
+def test_a_launcher_inside_a_gang_is_told_what_to_type_instead(project):
+    line = f"{sys.executable} -m torch.distributed.run --nproc-per-node 4 train.py --lr 1"
+    (warning,) = ready(project, command(line, nodes=2, procs_per_node=2)).warnings
+    assert warning == (
+        "torchrun starts 4 processes inside each of the 4 ranks, which Gangline neither sees nor restarts; "
+        "instead, type: gangline submit --nodes 2 --procs-per-node 4 train.py --lr 1"
+    )
 
 
 def test_an_absolute_script_is_named_from_where_ranks_start(project):
@@ -253,6 +308,41 @@ def test_who_submits_is_recorded(project, api):
     assert run["client"]["folder"] == str(project)
     assert run["client"]["user"]
     assert run["spec"]["snapshot"]["workdir"] == "."
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        (
+            {"script": "train.py", "nodez": 2},
+            "`nodez` is not a key of the spec. Did you mean `nodes` under `resources:`?",
+        ),
+        ({"script": "train.py", "nodes": 2}, "It belongs under `resources:`."),
+        ({"scirpt": "train.py"}, "Did you mean `script`?"),
+        ({"script": "train.py", "resources": {"node": 2}}, "Did you mean `nodes`?"),
+        ({"script": "train.py", "stop": {"time_limit": "soon"}}, "`stop.time_limit` is `soon`"),
+        ({"script": "train.py", "environment": {"env": {"A B": "1"}}}, "letters, digits and underscores"),
+        ({}, "nothing to run"),
+    ],
+)
+def test_a_slip_in_python_is_answered_like_one_in_a_file(keys, says, api):
+    for refuse in (lambda: gangline.client.spec(**keys), lambda: submit(keys, client=api.client)):
+        with pytest.raises(SpecInvalid) as raised:
+            refuse()
+        assert says in str(raised.value)
+
+
+def test_a_spec_by_keys_takes_tables_and_objects():
+    limits = {"time_limit": "1h"}
+    by_keys = gangline.client.spec(script="train.py", resources=Resources(nodes=2, procs_per_node=3), stop=limits)
+    assert by_keys == RunSpec(
+        entry="train.py", resources=Resources(nodes=2, procs_per_node=3), stop=StopPolicy(time_limit_s=3600.0)
+    )
+
+
+def test_files_that_ignore_rules_leave_out_are_packed_where_the_spec_includes_them(project):
+    spec = RunSpec(entry="secret.py", include=("secret.py",))
+    assert ready(project, spec).packed.manifest.find("secret.py") is not None
 
 
 def test_a_check_sends_nothing(project, api, monkeypatch):

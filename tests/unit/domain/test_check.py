@@ -48,8 +48,12 @@ def test_a_plain_spec_is_accepted():
         ({"failure_grace_s": math.inf}, "--failure-grace is inf"),
         ({"backoff_s": -1.0}, "--restart-backoff is -1"),
         ({"max_backoff_s": -1.0}, "--restart-max-backoff is -1"),
-        ({"env": {"": "x"}}, "no name of a variable"),
-        ({"env": {"A=B": "x"}}, "no name of a variable"),
+        ({"env": {"": "x"}}, "without a name"),
+        ({"env": {"A=B": "x"}}, "the variable `A=B`"),
+        ({"env": {"A B": "x"}}, "letters, digits and underscores"),
+        ({"env": {"1X": "x"}}, "begin with a digit"),
+        ({"labels": {"a=b": "x"}}, "holds a `=`"),
+        ({"inherited_env": {"": "x"}}, "no name of a variable"),
         ({"env": {"A": "a\0b"}}, "NUL"),
         ({"env": {"A": "x" * 200_000}}, "bytes"),
         ({"env": {"RANK": "3"}}, "its own value"),
@@ -123,7 +127,8 @@ def shell(line: str) -> dict[str, object]:
         (shell("(./prepare && ./train)"), "prepare"),
         (shell(" "), "bash"),
         ({"entry": "bash", "entry_kind": EntryKind.COMMAND, "args": ("run.sh", "x")}, "run"),
-        ({"entry": "torchrun", "entry_kind": EntryKind.COMMAND, "args": ("train.py",)}, "torchrun"),
+        ({"entry": "torchrun", "entry_kind": EntryKind.COMMAND, "args": ("train.py",)}, "train"),
+        ({"entry": "torch.distributed.run", "entry_kind": EntryKind.MODULE, "args": ("train.py",)}, "train"),
         ({"entry": "train.py", "name": "mine"}, "mine"),
     ],
 )
@@ -165,6 +170,20 @@ def test_entries_that_are_in_the_tree(workdir, entry, kind):
 def test_entries_that_are_not(workdir, entry, kind, words):
     with pytest.raises(SpecInvalid, match=words):
         check_entry(in_folder(workdir, entry=entry, entry_kind=kind), TREE)
+
+
+@pytest.mark.parametrize("words", ["bash rnu.sh", "torchrun --nproc-per-node 2 trian.py", "python -u trian.py"])
+def test_a_script_behind_a_launcher_is_looked_up_too(words):
+    entry, *args = words.split()
+    spec = {"entry": entry, "entry_kind": EntryKind.COMMAND}
+    right = tuple(word.replace("rnu", "run").replace("trian", "train") for word in args)
+    assert check_entry(in_folder(".", **spec, args=right), TREE) is None
+    with pytest.raises(SpecInvalid, match="Did you mean"):
+        check_entry(in_folder(".", **spec, args=tuple(args)), TREE)
+
+
+def test_what_lies_behind_a_link_to_a_folder_may_be_there():
+    assert check_entry(make_spec(entry="link/train.py"), {"link"}) is None
 
 
 def test_modules_that_may_be_installed_are_warned_about_only():
