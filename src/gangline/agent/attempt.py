@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gangline.agent.classify import RankEnd, exit_status
+from gangline.agent.launchspec import Shape
 from gangline.agent.memory import Memory
 from gangline.agent.storage import Resume
 from gangline.domain.phase import Reason
@@ -94,8 +95,7 @@ class Attempt:
     number: int
     launch: int
     started: float
-    nodes: frozenset[int]
-    world_size: int
+    shape: Shape
     resume: Resume = field(default_factory=Resume)
     master_addr: str = ""
     master_port: int = 0
@@ -113,21 +113,25 @@ class Attempt:
     """Processes that even SIGKILL did not end, by node."""
     ending: Ending | None = None
 
+    @property
+    def _nodes(self) -> frozenset[int]:
+        return frozenset(self.shape.nodes)
+
     def all_ready(self) -> bool:
-        return self.nodes <= self.ready.keys()
+        return self._nodes <= self.ready.keys()
 
     def all_started(self) -> bool:
-        return self.nodes <= self.started_nodes
+        return self._nodes <= self.started_nodes
 
     def all_succeeded(self) -> bool:
         """Every rank has ended by itself, with 0."""
-        return len(self.ranks) == self.world_size and all(
+        return len(self.ranks) == self.shape.world_size and all(
             record.ended is not None and not record.failed for record in self.ranks.values()
         )
 
     def all_cleared(self, lost: frozenset[int] = frozenset()) -> bool:
         """No process of the attempt is left on any node that can be asked."""
-        return self.nodes - lost <= self.cleared
+        return self._nodes - lost <= self.cleared
 
     def first_failure(self) -> RankRecord | None:
         """The rank that failed first, by time; one that the platform ended counts only if it had failed before that.

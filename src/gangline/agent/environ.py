@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gangline.agent.launchspec import LaunchSpec
+from gangline.agent.launchspec import LaunchSpec, Shape
 from gangline.domain.spec import Strategy
 
 __all__ = ["AttemptTerms", "render_rank_environment", "scrub"]
@@ -53,6 +53,7 @@ class AttemptTerms:
     """What the leader has settled for all ranks of one attempt."""
 
     attempt: int
+    shape: Shape
     master_addr: str
     master_port: int
     resume: str = ""
@@ -86,10 +87,10 @@ def render_rank_environment(
         node_cpus: CPUs that the ranks of this node may share, >= 1.
     """
     env = {**scrub(base), **launch.env}
-    env.update(_place(launch, rank))
+    env.update(_place(terms.shape, rank))
     env.update(_rendezvous(launch, terms))
     env.update(_gangline(launch, terms, rank, run_dir=run_dir))
-    env.update(_devices(launch, launch.node_of(rank)))
+    env.update(_devices(launch, terms.shape.node_of(rank)))
     env.update(_strategy(launch, terms, rank))
     env.setdefault("OMP_NUM_THREADS", str(_threads(launch, node_cpus)))
     if launch.unbuffered:
@@ -97,19 +98,20 @@ def render_rank_environment(
     return env
 
 
-def _place(launch: LaunchSpec, rank: int) -> dict[str, str]:
-    node = launch.node_of(rank)
+def _place(shape: Shape, rank: int) -> dict[str, str]:
+    place, local_rank = divmod(rank, shape.procs_per_node)
+    num_nodes = len(shape.nodes)
     numbers = {
         "RANK": rank,
-        "LOCAL_RANK": rank - node * launch.procs_per_node,
-        "WORLD_SIZE": launch.world_size,
-        "LOCAL_WORLD_SIZE": launch.procs_per_node,
-        "NODE_RANK": node,
-        "GROUP_RANK": node,
-        "GROUP_WORLD_SIZE": launch.nodes,
-        "NNODES": launch.nodes,
+        "LOCAL_RANK": local_rank,
+        "WORLD_SIZE": shape.world_size,
+        "LOCAL_WORLD_SIZE": shape.procs_per_node,
+        "NODE_RANK": place,
+        "GROUP_RANK": place,
+        "GROUP_WORLD_SIZE": num_nodes,
+        "NNODES": num_nodes,
         "ROLE_RANK": rank,
-        "ROLE_WORLD_SIZE": launch.world_size,
+        "ROLE_WORLD_SIZE": shape.world_size,
     }
     return {name: str(number) for name, number in numbers.items()}
 
@@ -134,7 +136,7 @@ def _gangline(launch: LaunchSpec, terms: AttemptTerms, rank: int, *, run_dir: st
         "GANGLINE_RESUME": terms.resume,
         "GANGLINE_CHECKPOINT_DIR": launch.checkpoint.path or "",
         "GANGLINE_KEEP_LAST": str(launch.checkpoint.keep_last),
-        "GANGLINE_NODE": str(launch.node_of(rank)),
+        "GANGLINE_NODE": str(terms.shape.node_of(rank)),
     }
 
 
@@ -152,7 +154,7 @@ def _strategy(launch: LaunchSpec, terms: AttemptTerms, rank: int) -> dict[str, s
     if launch.strategy is Strategy.JAX:
         return {
             "JAX_COORDINATOR_ADDRESS": f"{terms.master_addr}:{terms.master_port}",
-            "JAX_NUM_PROCESSES": str(launch.world_size),
+            "JAX_NUM_PROCESSES": str(terms.shape.world_size),
             "JAX_PROCESS_ID": str(rank),
         }
     if launch.strategy is Strategy.TENSORFLOW:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from gangline.domain.spec import (
 )
 from gangline.rundir.layout import RunDir
 
-__all__ = ["LAUNCH_VERSION", "LaunchInvalid", "LaunchSpec", "load_launch", "parse_launch"]
+__all__ = ["LAUNCH_VERSION", "LaunchInvalid", "LaunchSpec", "Shape", "load_launch", "parse_launch"]
 
 LAUNCH_VERSION = 1
 
@@ -33,6 +33,31 @@ class LaunchInvalid(InvalidRequest):
     """`launch.json` is missing, torn, or not what this agent understands."""
 
     code = "launch_invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The gang of one attempt: nodes of its launch, those that were lost left out, each with as many ranks.
+
+    Nodes keep the number that they have in the launch; ranks are numbered without gaps.
+    """
+
+    nodes: tuple[int, ...]
+    """Ascending."""
+    procs_per_node: int
+
+    @property
+    def world_size(self) -> int:
+        return len(self.nodes) * self.procs_per_node
+
+    def ranks_of(self, node: int) -> range:
+        """Global ranks of a node of the launch."""
+        first = self.nodes.index(node) * self.procs_per_node
+        return range(first, first + self.procs_per_node)
+
+    def node_of(self, rank: int) -> int:
+        """Node of the launch that holds a global rank."""
+        return self.nodes[rank // self.procs_per_node]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +69,9 @@ class LaunchSpec:
     launch: int
     first_attempt: int
     nodes: int
+    """Agents of this launch."""
+    min_nodes: int | None = None
+    """With how many of them an attempt still goes on; None: all."""
     procs_per_node: int
     token: str = field(repr=False)
     entry_kind: EntryKind
@@ -76,20 +104,17 @@ class LaunchSpec:
     """Folder in which agents keep what interpreters have answered; "": nowhere."""
 
     @property
-    def world_size(self) -> int:
-        return self.nodes * self.procs_per_node
+    def fewest_nodes(self) -> int:
+        return self.nodes if self.min_nodes is None else min(self.min_nodes, self.nodes)
+
+    def shape(self, lost: Iterable[int] = ()) -> Shape:
+        """The gang without the nodes that were lost."""
+        gone = frozenset(lost)
+        return Shape(tuple(node for node in range(self.nodes) if node not in gone), self.procs_per_node)
 
     def devices_of(self, node: int) -> tuple[str, ...]:
         """Devices that a node may use."""
         return self.devices[node] if node < len(self.devices) else ()
-
-    def ranks_of(self, node: int) -> range:
-        """Global ranks of a node."""
-        return range(node * self.procs_per_node, (node + 1) * self.procs_per_node)
-
-    def node_of(self, rank: int) -> int:
-        """Node that holds a global rank."""
-        return rank // self.procs_per_node
 
 
 def load_launch(run: RunDir, number: int) -> LaunchSpec:
@@ -153,6 +178,7 @@ def _typed(raw: Mapping[str, Any], default_checkpoints: Path) -> LaunchSpec:
 
 
 _PLAIN = (
+    "min_nodes",
     "workdir",
     "env",
     "unbuffered",

@@ -20,7 +20,8 @@ from gangline.agent.members import Member, Members
 from gangline.agent.memory import Memory
 from gangline.agent.node import Node
 from gangline.agent.rendezvous import ReservedPort, reserve_port
-from gangline.agent.result import Outcome, decide_outcome, render_result
+from gangline.agent.repeats import Repeats
+from gangline.agent.result import Outcome, Standing, decide_outcome, render_result
 from gangline.agent.sameness import decide_comparison
 from gangline.agent.site import EXIT_STORAGE, Site, complain, machine_id
 from gangline.agent.storage import Resume, find_missing_outputs, resolve_resume
@@ -30,6 +31,7 @@ from gangline.domain.spec import OnMismatch
 from gangline.rundir.files import write_json
 from gangline.rundir.journal import read_journal
 from gangline.rundir.space import STORAGE_WORDS, describe_full, is_full
+from gangline.rundir.steps import read_last_step
 
 __all__ = ["Leader"]
 
@@ -56,6 +58,7 @@ class Leader:
         self._control = ControlFile(site.run.control, site.launch.control_offset)
         self._used = dict(site.launch.restarts_used)
         self._free_retries = 0
+        self._repeats = Repeats()
         self._number = _next_attempt(site)
         self._attempt: Attempt | None = None
         self._step = ""
@@ -196,13 +199,11 @@ class Leader:
         if self._pause is not None:
             self._pause.cancel()
         number, self._number = self._number, self._number + 1
-        nodes = frozenset(range(self._launch.nodes))
         self._attempt = Attempt(
             number=number,
             launch=self._launch.launch,
             started=time.time(),
-            nodes=nodes,
-            world_size=self._launch.world_size,
+            shape=self._launch.shape(self._members.lost),
         )
         self._step, self._full = "gather", ""
         self._make_folder(number)
@@ -286,6 +287,7 @@ class Leader:
         order = {
             "do": "start",
             "attempt": attempt.number,
+            "nodes": attempt.shape.nodes,
             "master_addr": attempt.master_addr,
             "master_port": attempt.master_port,
             "resume": attempt.resume.path or None,
@@ -307,10 +309,31 @@ class Leader:
 
     def _on_start_timeout(self) -> None:
         missing = self._members.missing
+        if self._step == "gather" and self._may_go_on_without(missing):
+            self._go_on_without(missing)
+            return
         waited = f"{self._launch.stop.start_timeout_s:.0f} s"
         who = f"nodes {missing} did not join" if missing else "the ranks were not started"
         told = "".join(f" {text}" for node in missing for text in self._words_of(node))
         self._fail(Reason.START_TIMEOUT, f"The gang was not complete after {waited}: {who}.{told}")
+        self._advance()
+
+    def _may_go_on_without(self, nodes: list[int]) -> bool:
+        """An elastic gang that is large enough without them."""
+        return bool(nodes) and self._launch.nodes - len(self._members.lost) - len(nodes) >= self._launch.fewest_nodes
+
+    def _go_on_without(self, missing: list[int]) -> None:
+        attempt = self._attempt
+        assert attempt is not None  # noqa: S101 - its timer has called
+        told = "".join(f" {text}" for node in missing for text in self._words_of(node))
+        self._warn(
+            f"Nodes {missing} did not join within {self._launch.stop.start_timeout_s:.0f} s; "
+            f"the gang starts without them.{told}"
+        )
+        self._members.give_up_missing()
+        attempt.shape = self._launch.shape(self._members.lost)
+        limit_s = self._launch.stop.start_timeout_s
+        self._timers = [self._loop.after(limit_s, self._on_start_timeout)]
         self._advance()
 
     def _words_of(self, node: int) -> list[str]:
@@ -351,12 +374,20 @@ class Leader:
             self._port.release()
         attempt.ended = time.time()
         missing = find_missing_outputs(self._launch.outputs, self._site.workdir) if ending.cause == "success" else []
-        outcome = decide_outcome(
-            self._launch, attempt, used=self._used, free_retries=self._free_retries, missing_outputs=missing
-        )
+        outcome = decide_outcome(self._launch, attempt, self._standing(attempt), missing_outputs=missing)
         self._attempt = None
         self._step = "between"
         self._write_result(attempt, outcome, tries=_MOST_WRITES)
+
+    def _standing(self, attempt: Attempt) -> Standing:
+        failure = attempt.first_failure()
+        step = None if failure is None else read_last_step(self._site.run.metrics(failure.rank), attempt.number)
+        return Standing(
+            used=self._used,
+            free_retries=self._free_retries,
+            repeated=self._repeats.note(failure, step=step),
+            lost_nodes=len(self._members.lost),
+        )
 
     def _write_result(self, attempt: Attempt, outcome: Outcome, *, tries: int) -> None:
         """The truth about the attempt has to be on disk before anything follows from it."""
@@ -411,9 +442,10 @@ class Leader:
                 "address": member.address,
                 "agent_pid": member.pid,
                 "devices": list(self._launch.devices_of(node)),
-                "ranks": list(self._launch.ranks_of(node)),
+                "ranks": list(attempt.shape.ranks_of(node)),
             }
             for node, member in sorted(self._members.by_node.items())
+            if node in attempt.shape.nodes
         ]
         gang = {"version": 1, "attempt": attempt.number, "launch": attempt.launch, "started": attempt.started}
         where = {"master_addr": attempt.master_addr, "master_port": attempt.master_port}

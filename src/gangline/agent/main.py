@@ -87,7 +87,8 @@ def _open_starter(site: Site) -> ReasonedStarter:
     if kind is EntryKind.NOTEBOOK:
         with suppress(OSError, ValueError):  # what is wrong with it is said when the attempt is prepared
             kind, entry = EntryKind.SCRIPT, write_notebook_script(site.workdir, entry)
-    terms = AttemptTerms(attempt=launch.first_attempt, master_addr=LOOPBACK, master_port=0)
+    shape = launch.shape()
+    terms = AttemptTerms(attempt=launch.first_attempt, shape=shape, master_addr=LOOPBACK, master_port=0)
     plan = StarterPlan(
         start=launch.start.value,
         entry_kind=kind.value,
@@ -96,7 +97,7 @@ def _open_starter(site: Site) -> ReasonedStarter:
         python=launch.python,
         cwd=str(site.workdir),
         preload=launch.preload,
-        env=site.environment_of(launch.ranks_of(site.index)[0], terms),
+        env=site.environment_of(shape.ranks_of(site.index)[0], terms),
         folder=site.run.launch(launch.launch).path,
     )
     return open_starter(plan, exec_starter=ExecStarter)

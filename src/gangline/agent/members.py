@@ -101,8 +101,15 @@ class Members:
 
     @property
     def missing(self) -> list[int]:
-        """Nodes that have not joined, ascending."""
-        return [node for node in range(self._launch.nodes) if node not in self.by_node]
+        """Nodes that have not joined, ascending; those that were lost are not waited for."""
+        return [node for node in range(self._launch.nodes) if node not in self.by_node and node not in self.lost]
+
+    def give_up_missing(self) -> list[int]:
+        """Count those that have not joined as lost, and let nobody in any more; returns them."""
+        missing = self.missing
+        self.lost.update(missing)
+        self.sealed = True
+        return missing
 
     def send(self, message: Message) -> None:
         """Tell every member that lives; the leader's own node last, so that others do not wait for it."""

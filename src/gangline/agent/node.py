@@ -19,6 +19,7 @@ from gangline import __version__
 from gangline.agent.choose import ReasonedStarter
 from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms
+from gangline.agent.launchspec import Shape
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.memory import Memory, read_memory
 from gangline.agent.processes import find_descendants, is_python, reap, send
@@ -206,11 +207,17 @@ class Node:
         told = {key: message[key] for key in keys}
         self._note_fallback()
         self.journal.write(
-            "attempt_started", attempt=number, launch=launch.launch, start_mode=self._starter.mode, **told
+            "attempt_started",
+            attempt=number,
+            launch=launch.launch,
+            nodes=message["nodes"],
+            start_mode=self._starter.mode,
+            **told,
         )
         attempt.oom_kills = count_oom_kills()
-        attempt.index = LogIndex(attempt.folder, launch.ranks_of(self.site.index))
-        failed = self._start_ranks(attempt, message)
+        shape = Shape(tuple(message["nodes"]), launch.procs_per_node)
+        attempt.index = LogIndex(attempt.folder, shape.ranks_of(self.site.index))
+        failed = self._start_ranks(attempt, shape, message)
         self._note_fallback()
         started = [{"rank": one.rank, "pid": one.pid, "time": one.started} for one in attempt.ranks.values()]
         self._report({"say": "started", "attempt": number, "mode": self._starter.mode, "ranks": started})
@@ -225,17 +232,19 @@ class Node:
             self._fallback_told = reason
             self.warn(reason)
 
-    def _start_ranks(self, attempt: LocalAttempt, message: Mapping[str, Any]) -> list[tuple[int, OSError]]:
-        launch = self.site.launch
+    def _start_ranks(
+        self, attempt: LocalAttempt, shape: Shape, message: Mapping[str, Any]
+    ) -> list[tuple[int, OSError]]:
         terms = AttemptTerms(
             attempt=attempt.folder.number,
+            shape=shape,
             master_addr=message["master_addr"],
             master_port=message["master_port"],
             resume=message["resume"] or "",
             cluster=message["cluster"],
         )
         failed = []
-        for rank in launch.ranks_of(self.site.index):
+        for rank in shape.ranks_of(self.site.index):
             order = self._rank_start(rank, terms)
             try:
                 pid = self._starter.start(order)
@@ -250,7 +259,7 @@ class Node:
         launch, folder = self.site.launch, self.site.run.attempt(terms.attempt)
         return RankStart(
             rank=rank,
-            local_rank=rank - self.site.index * launch.procs_per_node,
+            local_rank=rank % launch.procs_per_node,
             env=self.site.environment_of(rank, terms),
             cwd=str(self.site.workdir),
             log_path=str(folder.log(rank)),

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gangline.agent.attempt import Attempt, RankRecord
 from gangline.agent.classify import Verdict, decide_port_taken, decide_verdict, exit_status, signal_name
 from gangline.agent.launchspec import LaunchSpec
 from gangline.domain.phase import Budget, Reason
-from gangline.domain.restart import RestartDecision, decide_restart
+from gangline.domain.restart import Repeated, RestartDecision, decide_restart
 from gangline.domain.spec import OnTimeLimit
 
-__all__ = ["EXIT_CODES", "MOST_FREE_RETRIES", "Outcome", "decide_outcome", "render_result"]
+__all__ = ["EXIT_CODES", "MOST_FREE_RETRIES", "Outcome", "Standing", "decide_outcome", "render_result"]
 
 EXIT_CODES: Mapping[Reason, int] = {
     Reason.STOPPED_BY_USER: 130,
@@ -44,25 +44,35 @@ class Outcome:
     """The restart is paid for by no budget."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """Where the launch stands when an attempt of it ends."""
+
+    used: Mapping[Budget, int] = field(default_factory=dict)
+    """Restarts that each budget has paid for so far."""
+    free_retries: int = 0
+    """Restarts of this launch that cost nothing, so far."""
+    repeated: Repeated = field(default_factory=Repeated)
+    """How often attempts have ended like this one; this one counts."""
+    lost_nodes: int = 0
+
+
 def decide_outcome(
     launch: LaunchSpec,
     attempt: Attempt,
+    standing: Standing,
     *,
-    used: Mapping[Budget, int],
-    free_retries: int = 0,
     missing_outputs: Sequence[str] = (),
 ) -> Outcome:
     """Decide once no process of the attempt is left.
 
     Args:
-        used: restarts that each budget has paid for so far.
-        free_retries: restarts of this launch that cost nothing, so far.
         missing_outputs: declared outputs that are not there; looked at only after a success.
     """
     ending = attempt.ending
     cause = ending.cause if ending is not None else "failure"
     if cause == "success":
-        return _after_success(launch, used, missing_outputs)
+        return _after_success(launch, standing, missing_outputs)
     if cause == "stop":
         message = ending.message if ending is not None else ""
         return Outcome(outcome="stopped", reason=Reason.STOPPED_BY_USER, message=message, exit_code=130, next="end")
@@ -70,8 +80,10 @@ def decide_outcome(
         return _after_time_limit(launch, ending.message if ending is not None else "")
     if cause == "preemption":
         verdict = Verdict(reason=Reason.PREEMPTED, message=ending.message if ending is not None else "")
-        return _failed(launch, attempt, verdict, exit_code=EXIT_CODES[Reason.PREEMPTED], used=used, outcome="preempted")
-    return _after_failure(launch, attempt, used=used, free_retries=free_retries)
+        return _failed(
+            launch, attempt, verdict, exit_code=EXIT_CODES[Reason.PREEMPTED], standing=standing, outcome="preempted"
+        )
+    return _after_failure(launch, attempt, standing)
 
 
 def render_result(attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
@@ -100,11 +112,11 @@ def render_result(attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _after_success(launch: LaunchSpec, used: Mapping[Budget, int], missing: Sequence[str]) -> Outcome:
+def _after_success(launch: LaunchSpec, standing: Standing, missing: Sequence[str]) -> Outcome:
     if not missing:
         return Outcome(outcome="succeeded", reason=None, message="All ranks exited with 0.", exit_code=0, next="end")
     message = f"All ranks exited with 0, but declared outputs are not there: {'; '.join(missing)}."
-    decision = decide_restart(launch.restarts, used, Reason.STORAGE)
+    decision = decide_restart(launch.restarts, standing.used, Reason.STORAGE)
     return _with(decision, Verdict(reason=Reason.STORAGE, message=message), exit_code=EXIT_CODES[Reason.STORAGE])
 
 
@@ -119,20 +131,22 @@ def _after_time_limit(launch: LaunchSpec, message: str) -> Outcome:
     )
 
 
-def _after_failure(launch: LaunchSpec, attempt: Attempt, *, used: Mapping[Budget, int], free_retries: int) -> Outcome:
+def _after_failure(launch: LaunchSpec, attempt: Attempt, standing: Standing) -> Outcome:
     failure = attempt.first_failure()
     ending = attempt.ending
     if ending is not None and ending.reason is not None:
         verdict = Verdict(reason=ending.reason, message=ending.message)
-        return _failed(launch, attempt, verdict, exit_code=EXIT_CODES.get(ending.reason, _NO_RANK_CODE), used=used)
+        return _failed(
+            launch, attempt, verdict, exit_code=EXIT_CODES.get(ending.reason, _NO_RANK_CODE), standing=standing
+        )
     if failure is None:
         verdict = Verdict(reason=Reason.PLATFORM, message="The gang ended, and no rank says why.")
-        return _failed(launch, attempt, verdict, exit_code=_NO_RANK_CODE, used=used)
+        return _failed(launch, attempt, verdict, exit_code=_NO_RANK_CODE, standing=standing)
     end = failure.end()
-    if decide_port_taken(end, attempt.master_port) and free_retries < MOST_FREE_RETRIES:
+    if decide_port_taken(end, attempt.master_port) and standing.free_retries < MOST_FREE_RETRIES:
         return _port_taken(attempt, failure)
     code = exit_status(failure.exit_code, failure.signal)
-    return _failed(launch, attempt, decide_verdict(end), exit_code=code, used=used)
+    return _failed(launch, attempt, decide_verdict(end), exit_code=code, standing=standing)
 
 
 def _port_taken(attempt: Attempt, failure: RankRecord) -> Outcome:
@@ -153,11 +167,15 @@ def _failed(
     verdict: Verdict,
     *,
     exit_code: int,
-    used: Mapping[Budget, int],
+    standing: Standing,
     outcome: str = "failed",
 ) -> Outcome:
-    decision = decide_restart(launch.restarts, used, verdict.reason)
-    same_agents = verdict.reason not in _ENDS_THE_LAUNCH and not attempt.stuck
+    decision = decide_restart(launch.restarts, standing.used, verdict.reason, repeated=standing.repeated)
+    left = launch.nodes - standing.lost_nodes
+    goes_on_smaller = verdict.reason is Reason.NODE_LOST and launch.fewest_nodes <= left < launch.nodes
+    if goes_on_smaller and decision.restart:
+        decision = replace(decision, message=f"{decision.message}, with {left} of {launch.nodes} nodes")
+    same_agents = (goes_on_smaller or verdict.reason not in _ENDS_THE_LAUNCH) and not attempt.stuck
     return _with(decision, verdict, exit_code=exit_code, outcome=outcome, same_agents=same_agents)
 
 

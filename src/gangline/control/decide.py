@@ -377,7 +377,7 @@ def _alive(facts: Facts) -> list[Step]:
 
 
 def _running(facts: Facts, newest: AttemptRow) -> list[Step]:
-    ranks = facts.run.nodes * facts.run.procs_per_node
+    ranks = (len(newest.nodes) or facts.run.nodes) * facts.run.procs_per_node
     message = f"Attempt {newest.number} is running with {ranks} {'rank' if ranks == 1 else 'ranks'}."
     return [Move(phase=Phase.RUNNING, message=message, changes={"told_attempt": newest.number})]
 

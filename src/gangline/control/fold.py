@@ -49,7 +49,8 @@ def fold_journal(attempt: AttemptRow, node: int, records: Iterable[Mapping[str, 
             changes["running"] = _number(record.get("t"))
         elif kind in {"rank_started", "rank_exited"} and _is_whole(str(kind), record):
             _fold_rank(ranks, node, record)
-    changes["nodes"] = [nodes[key] for key in sorted(nodes)]
+    members = changes.pop("members", None)  # those of an elastic gang that has lost nodes are fewer
+    changes["nodes"] = [nodes[key] for key in sorted(nodes) if members is None or key in members]
     changes["ranks"] = [ranks[key] for key in sorted(ranks)]
     return replace(attempt, **changes)
 
@@ -226,6 +227,7 @@ def _started(record: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "started": _number(record.get("t")),
         "launch": _integer(record.get("launch")) or 0,
+        "members": record["nodes"] if isinstance(record.get("nodes"), list) else None,
         "resume": _text(record.get("resume")),
         "resume_step": _integer(record.get("resume_step")),
         "start_mode": _text(record.get("start_mode")),

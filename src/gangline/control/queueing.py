@@ -6,6 +6,7 @@ Loads what the pure policy of `gangline.queue` needs, and applies what it says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gangline.control.specs import Specs, demand_of
 from gangline.domain.gang import NodePlacement
@@ -74,7 +75,8 @@ class Queue:
         by_id = {run.id: run for run in waiting}
         moved: list[RunRow] = []
         for start in starts:
-            changes = {"placement": [list(node.devices) for node in start.placements], "not_before": None}
+            placement = [list(node.devices) for node in start.placements]
+            changes = {"placement": placement, "nodes": len(placement), "not_before": None}
             move = Move(phase=Phase.STARTING, message="Agents are starting.", changes=changes)
             run = self._store.move(by_id[start.run_id], move, at=self._clock.now())
             if run is not None:
@@ -97,7 +99,7 @@ def live_gangs(held: Sequence[RunRow], specs: Specs) -> list[LiveGang]:
     return [
         LiveGang(
             run_id=run.id,
-            demand=demand_of(specs.get(run.id)),
+            demand=replace(demand_of(specs.get(run.id)), nodes=len(run.placement)),
             placements=tuple(
                 NodePlacement(node=node, devices=tuple(devices)) for node, devices in enumerate(run.placement)
             ),

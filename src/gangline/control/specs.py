@@ -49,6 +49,7 @@ def demand_of(spec: RunSpec) -> Demand:
     resources = spec.resources
     return Demand(
         nodes=resources.nodes,
+        min_nodes=resources.min_nodes,
         procs_per_node=resources.procs_per_node or 1,
         gpus_per_node=resources.gpus_per_node or 0,
         cpus_per_rank=resources.cpus_per_rank,
@@ -67,7 +68,7 @@ def gang_of(spec: RunSpec, run: RunRow, *, run_dir: Path, first_attempt: int) ->
         launch=run.launch,
         first_attempt=first_attempt,
         run_dir=str(run_dir),
-        nodes=resources.nodes,
+        nodes=len(devices),
         procs_per_node=procs,
         placements=tuple(NodePlacement(node=node, devices=tuple(ids)) for node, ids in enumerate(devices)),
         cpus_per_node=(resources.cpus_per_rank or 0) * procs,

@@ -178,6 +178,8 @@ def _check_sizes(spec: RunSpec) -> None:
     resources = spec.resources
     least = {
         "--nodes": (resources.nodes, 1),
+        "--min-nodes": (resources.min_nodes, 1),
+        "--same-failure-limit": (spec.restarts.same_failure_limit, 0),
         "--procs-per-node": (resources.procs_per_node, 1),
         "--gpus-per-node": (resources.gpus_per_node, 0),
         "--cpus-per-rank": (resources.cpus_per_rank, 1),
@@ -190,6 +192,11 @@ def _check_sizes(spec: RunSpec) -> None:
     for flag, (value, low) in least.items():
         if value is not None and value < low:
             raise SpecInvalid(f"{flag} is {value}", fix=f"Give it a whole number from {low} up.")
+    if resources.min_nodes is not None and resources.min_nodes > resources.nodes:
+        raise SpecInvalid(
+            f"At least {resources.min_nodes} nodes and at most {resources.nodes} are asked for",
+            fix=f"Write --nodes {resources.nodes}:{resources.min_nodes}.",
+        )
     for path, most in MOST.items():
         value = getattr(getattr(spec, path[0]), path[1]) if len(path) > 1 else getattr(spec, path[0])
         if value is not None and abs(value) > most:

@@ -11,7 +11,18 @@ from dataclasses import dataclass
 from gangline.domain.phase import BUDGET_OF, Budget, Reason
 from gangline.domain.spec import RestartPolicy
 
-__all__ = ["RestartDecision", "decide_restart"]
+__all__ = ["Repeated", "RestartDecision", "decide_restart"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repeated:
+    """How often attempts have failed in the same way, one after the other."""
+
+    count: int = 0
+    what: str = ""
+    """The exception, signal or exit code."""
+    step: int | None = None
+    """At which training stood each time; None: it reports no steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +36,15 @@ class RestartDecision:
     """For people: `restart 1 of 3 (infrastructure)`, or why there is none."""
 
 
-def decide_restart(policy: RestartPolicy, used: Mapping[Budget, int], reason: Reason) -> RestartDecision:
-    """Decide from the budgets alone.
+def decide_restart(
+    policy: RestartPolicy, used: Mapping[Budget, int], reason: Reason, *, repeated: Repeated | None = None
+) -> RestartDecision:
+    """Decide from the budgets, and from whether another attempt could end in another way.
 
     Args:
         used: restarts that each budget has paid for so far.
         reason: why the attempt ended.
+        repeated: counts this end, too; None: nothing is known of earlier ones.
     """
     budget = BUDGET_OF[reason]
     if budget is None:
@@ -39,6 +53,8 @@ def decide_restart(policy: RestartPolicy, used: Mapping[Budget, int], reason: Re
     spent = used.get(budget, 0)
     if limit is not None and spent >= limit:
         return RestartDecision(restart=False, delay_s=0.0, budget=budget, message=_refusal(budget, limit))
+    if budget is Budget.USER and repeated is not None and 0 < policy.same_failure_limit <= repeated.count:
+        return RestartDecision(restart=False, delay_s=0.0, budget=budget, message=_each_time(repeated))
     of = "no limit" if limit is None else f"of {limit}"
     return RestartDecision(
         restart=True,
@@ -57,6 +73,11 @@ def _refusal(budget: Budget, limit: int) -> str:
     if limit == 0:
         return f"no restart: {flag} is 0"
     return f"no restart is left: all {limit} of {flag} were used" if limit > 1 else f"no restart is left of {flag} 1"
+
+
+def _each_time(repeated: Repeated) -> str:
+    where = "" if repeated.step is None else f" at step {repeated.step}"
+    return f"no restart: it fails the same way each time ({repeated.count} times{where}; --same-failure-limit)"
 
 
 def _limit_of(policy: RestartPolicy, budget: Budget) -> int | None:

@@ -106,7 +106,16 @@ class OnMismatch(_Text):
 class Resources:
     """What one run holds while it runs."""
 
-    nodes: int = _f(1, "Nodes in the gang.", "--nodes", "--num-nodes", "--nnodes")
+    nodes: int = _f(
+        1,
+        "Nodes in the gang; 2:4 starts with as many as there are, and goes on with 2.",
+        "--nodes",
+        "--num-nodes",
+        "--nnodes",
+    )
+    min_nodes: int | None = _f(
+        None, "Fewest nodes with which the gang still runs; default: all of --nodes.", "--min-nodes"
+    )
     procs_per_node: int | None = _f(
         None,
         "Ranks on each node; default: one per GPU that is asked for, else 1.",
@@ -171,6 +180,11 @@ class RestartPolicy:
         3, "Restarts after lost nodes, killed ranks and other trouble of the machines.", "--max-infra-restarts"
     )
     max_preemptions: int | None = _f(None, "Restarts after preemption; default: no limit.", "--max-preemptions")
+    same_failure_limit: int = _f(
+        3,
+        "Failures of the same kind at the same step, one after the other, that end the run; 0: any number.",
+        "--same-failure-limit",
+    )
     backoff_s: float = _f(
         1.0, "Pause before the second restart; doubles with each further one.", "--restart-backoff", unit="seconds"
     )

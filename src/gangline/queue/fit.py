@@ -9,7 +9,7 @@ Imports `gangline.domain` alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gangline.domain.errors import GangTooLarge
 from gangline.domain.gang import NodePlacement, PoolCapacity
@@ -32,12 +32,18 @@ class Demand:
     """What a gang holds from its start to its end."""
 
     nodes: int = 1
+    min_nodes: int | None = None
+    """Fewest nodes with which the gang starts; None: all."""
     procs_per_node: int = 1
     gpus_per_node: int = 0
     cpus_per_rank: int | None = None
     """None: cores are shared, none reserved."""
     memory_bytes: int | None = None
     """On each node; None: none reserved."""
+
+    @property
+    def fewest_nodes(self) -> int:
+        return self.nodes if self.min_nodes is None else min(self.min_nodes, self.nodes)
 
     @property
     def ranks(self) -> int:
@@ -128,10 +134,11 @@ def decide_starts(capacity: PoolCapacity, live: Iterable[LiveGang], waiting: Ite
     queue = sorted(waiting, key=lambda run: (-run.priority, run.submitted, run.run_id))
     starts: list[Start] = []
     for run in queue:
-        if _shortages(capacity, free, run.demand):
+        fitting = _fit(capacity, free, run.demand)
+        if fitting is None:
             break
-        starts.append(Start(run_id=run.run_id, placements=_place(run.demand, free.devices)))
-        free = _take(free, run.demand)
+        starts.append(Start(run_id=run.run_id, placements=_place(fitting, free.devices)))
+        free = _take(free, fitting)
     blocked = queue[len(starts) :]
     holders = [gang.run_id for gang in running] + [start.run_id for start in starts]
     return Decision(starts=tuple(starts), waits=_explain(capacity, free, blocked, holders))
@@ -143,10 +150,11 @@ def check_feasible(capacity: PoolCapacity, demand: Demand, *, pool: str) -> None
     Raises:
         GangTooLarge: names the pool, what was asked, what there is, and the flag to change.
     """
-    if demand.nodes > capacity.nodes:
-        raise _too_large(pool, ("nodes in one gang", demand.nodes, capacity.nodes, "--nodes"))
+    least = replace(demand, nodes=demand.fewest_nodes)
+    if least.nodes > capacity.nodes:
+        raise _too_large(pool, ("nodes in one gang", least.nodes, capacity.nodes, "--nodes"))
     empty = _free(capacity, ())
-    for shortage in _shortages(capacity, empty, demand):
+    for shortage in _shortages(capacity, empty, least):
         raise _too_large(pool, shortage)
 
 
@@ -180,6 +188,15 @@ def _shortages(capacity: PoolCapacity, free: _Free, demand: Demand) -> list[_Sho
     return [shortage for shortage in asked if shortage[1] > max(shortage[2], 0)]
 
 
+def _fit(capacity: PoolCapacity, free: _Free, demand: Demand) -> Demand | None:
+    """The demand at the largest of its sizes that fits now; None: not even the smallest does."""
+    for nodes in range(min(demand.nodes, capacity.nodes), demand.fewest_nodes - 1, -1):
+        sized = replace(demand, nodes=nodes)
+        if not _shortages(capacity, free, sized):
+            return sized
+    return None
+
+
 def _place(demand: Demand, devices: Sequence[str]) -> tuple[NodePlacement, ...]:
     each = demand.gpus_per_node
     return tuple(
@@ -203,7 +220,9 @@ def _explain(
     waits = []
     for position, run in enumerate(blocked, start=1):
         if position == 1:
-            message = f"First in the queue: {_lack(_shortages(capacity, free, run.demand)[0])}{_held_by(holders)}."
+            least = replace(run.demand, nodes=run.demand.fewest_nodes)
+            short = _shortages(capacity, free, least)
+            message = f"First in the queue: {_lack(short[0])}{_held_by(holders)}."
         else:
             message = f"Position {position} in the queue, behind {blocked[0].run_id}, which waits for its turn."
         waits.append(Wait(run_id=run.run_id, position=position, message=message))

@@ -13,7 +13,7 @@ from typing import Any
 
 from gangline.domain.errors import SpecInvalid
 from gangline.domain.naming import check_variable
-from gangline.wire.reading import read_value
+from gangline.wire.reading import read_value, split_nodes
 from gangline.wire.schema import Key, Kind, keys
 from gangline.wire.spec import merge_layers, partial_from_yaml
 
@@ -70,7 +70,9 @@ def apply_flags(
         target = layer
         for section in key.path[:-1]:
             target = target.setdefault(section, {})
-        target[key.path[-1]] = _read_flag(key, value, environ)
+        target[key.path[-1]] = value if key.path == _NODES else _read_flag(key, value, environ)
+    if _NODES[0] in layer:
+        layer[_NODES[0]] = _read_sizes(layer[_NODES[0]], environ)
     return merge_layers(mapping, layer)
 
 
@@ -82,6 +84,18 @@ def defaults_from_project(root: FilePath) -> dict[str, Any]:
     """
     path = root / DEFAULTS_FILE
     return partial_from_yaml(path) if path.is_file() else {}
+
+
+_NODES = ("resources", "nodes")
+
+
+def _read_sizes(resources: Mapping[str, Any], environ: Mapping[str, str]) -> dict[str, Any]:
+    """`--nodes 2:4` is two keys."""
+    found = dict(split_nodes(resources, "`--nodes`"))
+    for name in {"nodes", "min_nodes"} & found.keys():
+        if isinstance(found[name], str):
+            found[name] = _read_flag(keys()[_NODES[0], name], found[name], environ)
+    return found
 
 
 def _flag(key: Key) -> SpecFlag:

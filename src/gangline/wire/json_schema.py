@@ -63,6 +63,8 @@ def _shape(key: Key) -> dict[str, Any]:
     ranges: dict[str, Any] = {} if key.signed else {"exclusiveMinimum": 0} if key.positive else {"minimum": 0}
     if (most := MOST.get(key.path)) is not None:
         ranges = {**({"minimum": -most} if key.signed else ranges), "maximum": most}
+    if key.path == ("resources", "nodes"):
+        return {"anyOf": [{"type": "integer", **ranges}, {"type": "string", "pattern": r"^[1-9]\d*:[1-9]\d*$"}]}
     return {
         Kind.INTEGER: {"type": "integer", **ranges},
         Kind.NUMBER: {"type": "number", **ranges},

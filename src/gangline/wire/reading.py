@@ -23,7 +23,7 @@ from gangline.domain.spec import EntryKind
 from gangline.wire.schema import Key, Kind, Path, keys, sections
 from gangline.wire.units import parse_bytes, parse_duration
 
-__all__ = ["Origin", "read_spec", "read_value"]
+__all__ = ["Origin", "read_spec", "read_value", "split_nodes"]
 
 _LARGEST_INTEGER = 2**53
 """Larger ones don't survive JSON in every language."""
@@ -89,12 +89,31 @@ def _check_label(name: str, place: str) -> None:
         raise SpecInvalid(f"{place} names `{name}`", why="The name of a label ends at the first `=`.")
 
 
+def split_nodes(raw: Mapping[str, Any], place: str) -> Mapping[str, Any]:
+    """Read `nodes: "2:4"` as `min_nodes: 2` and `nodes: 4`; a plain number means just so many, whatever lies below.
+
+    Raises:
+        SpecInvalid: the smaller one is given twice.
+    """
+    if raw.get("nodes") is None:
+        return raw
+    least, colon, most = str(raw["nodes"]).partition(":")
+    if colon and raw.get("min_nodes") is not None:
+        raise SpecInvalid(f"{place} is `{raw['nodes']}`, and `min_nodes` is given as well", fix="Keep one of them.")
+    return {**raw, "min_nodes": least, "nodes": most} if colon else {"min_nodes": None, **raw}
+
+
+_RESOURCES = ("resources",)
+
+
 def _read_section(raw: object, path: Path, origin: Origin) -> dict[str, Any]:
     if not isinstance(raw, Mapping):
         raise SpecInvalid(
             f"{origin.place(path)} is {_shown(raw)}", why=f"It takes keys with values: {', '.join(_names(path))}."
         )
     found: dict[str, Any] = {}
+    if path == _RESOURCES:
+        raw = split_nodes(raw, origin.place((*path, "nodes")))
     for written, value in raw.items():
         place = origin.place((*path, str(written)))
         name = _names(path).get(str(written))

@@ -67,7 +67,9 @@ class Key:
         return ".".join((*self.path[:-1], self.spelling))
 
 
-_POSITIVE = frozenset({"nodes", "procs_per_node", "cpus_per_rank", "memory_bytes", "time_limit_s", "start_timeout_s"})
+_POSITIVE = frozenset(
+    {"nodes", "min_nodes", "procs_per_node", "cpus_per_rank", "memory_bytes", "time_limit_s", "start_timeout_s"}
+)
 _SIGNED = frozenset({"priority"})
 _FILLED_IN = frozenset({"snapshot", "inherited_env"})
 

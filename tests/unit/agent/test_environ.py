@@ -6,10 +6,17 @@ from collections.abc import Callable
 import pytest
 
 from gangline.agent.environ import AttemptTerms, render_rank_environment, scrub
-from gangline.agent.launchspec import LaunchSpec
+from gangline.agent.launchspec import LaunchSpec, Shape
 from gangline.domain.spec import Strategy
 
-TERMS = AttemptTerms(attempt=4, master_addr="10.0.0.1", master_port=20001, resume="/ckpt/step", cluster=("a:1", "b:2"))
+TERMS = AttemptTerms(
+    attempt=4,
+    shape=Shape((0, 1), 2),
+    master_addr="10.0.0.1",
+    master_port=20001,
+    resume="/ckpt/step",
+    cluster=("a:1", "b:2"),
+)
 
 
 def environment(

@@ -64,7 +64,8 @@ def test_the_documented_form_is_understood() -> None:
     assert spec.checkpoint.path == "/abs"
     assert spec.stop.on_time_limit is OnTimeLimit.STOP
     assert spec.restarts_used == {Budget.USER: 0, Budget.INFRASTRUCTURE: 1, Budget.PREEMPTION: 0}
-    assert (spec.world_size, list(spec.ranks_of(1)), spec.node_of(3)) == (6, [3, 4, 5], 1)
+    shape = spec.shape()
+    assert (shape.world_size, list(shape.ranks_of(1)), shape.node_of(3)) == (6, [3, 4, 5], 1)
     assert (spec.devices_of(0), spec.devices_of(1), spec.devices_of(2)) == (("0",), ("1", "2"), ())
     assert (spec.args, spec.outputs, spec.delay_s, spec.control_offset) == (("--lr", "3e-4"), ("model",), 0.5, 7)
 
@@ -102,3 +103,10 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, text: str | None)
         run.launch(0).spec.write_text(text)
     with pytest.raises(LaunchInvalid):
         load_launch(run, 0)
+
+
+def test_a_gang_without_lost_nodes_numbers_its_ranks_without_gaps() -> None:
+    shape = parse_launch({**DOCUMENTED, "nodes": 4, "procs_per_node": 2}, default_checkpoints=Path("/d")).shape({1})
+    assert shape.nodes == (0, 2, 3)
+    assert [list(shape.ranks_of(node)) for node in shape.nodes] == [[0, 1], [2, 3], [4, 5]]
+    assert [shape.node_of(rank) for rank in range(shape.world_size)] == [0, 0, 2, 2, 3, 3]

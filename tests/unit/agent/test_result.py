@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gangline.agent.attempt import Attempt, Ending, RankRecord
-from gangline.agent.launchspec import LaunchSpec
-from gangline.agent.result import MOST_FREE_RETRIES, Outcome, decide_outcome, render_result
+from gangline.agent.launchspec import LaunchSpec, Shape
+from gangline.agent.result import MOST_FREE_RETRIES, Outcome, Standing, decide_outcome, render_result
 from gangline.domain.phase import Budget, Reason
 from gangline.domain.spec import OnTimeLimit, RestartPolicy, StopPolicy
 
@@ -18,7 +18,7 @@ def record(rank: int, **changes: Any) -> RankRecord:
 
 
 def attempt(*records: RankRecord, ending: Ending | None = None, **changes: Any) -> Attempt:
-    made = Attempt(number=4, launch=1, started=0.5, nodes=frozenset({0, 1}), world_size=4, ending=ending, **changes)
+    made = Attempt(number=4, launch=1, started=0.5, shape=Shape((0, 1), 2), ending=ending, **changes)
     made.ranks = {one.rank: one for one in records}
     made.master_port = 20001
     made.ended = 11.0
@@ -30,7 +30,8 @@ BUDGETS = RestartPolicy(max_restarts=1, max_infrastructure_restarts=1)
 
 
 def outcome(launch: LaunchSpec, made: Attempt, **changes: Any) -> Outcome:
-    return decide_outcome(launch, made, **{"used": {}, **changes})
+    missing = changes.pop("missing_outputs", ())
+    return decide_outcome(launch, made, Standing(**changes), missing_outputs=missing)
 
 
 def test_the_first_by_time_is_the_one_that_failed(make_launch: Callable[..., LaunchSpec]) -> None:

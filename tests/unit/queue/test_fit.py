@@ -107,3 +107,22 @@ def test_what_could_never_fit_is_refused(demand, said) -> None:
 
 def test_what_fits_an_empty_pool_is_taken() -> None:
     check_feasible(POOL, Demand(nodes=4, gpus_per_node=1, procs_per_node=2, cpus_per_rank=1), pool="big")
+
+
+def test_an_elastic_gang_starts_at_the_largest_size_that_fits() -> None:
+    queue = [waiting("a", nodes=4, min_nodes=2, gpus_per_node=1)]
+    assert len(started(decide_starts(POOL, [live("x", "0")], queue))["a"]) == 3
+    assert len(started(decide_starts(POOL, [], queue))["a"]) == 4
+
+
+def test_an_elastic_gang_waits_below_its_smallest_size() -> None:
+    queue = [waiting("a", nodes=4, min_nodes=2, gpus_per_node=1)]
+    decision = decide_starts(POOL, [live("x", "0", "1", "2")], queue)
+    assert decision.starts == ()
+    assert decision.waits[0].message == "First in the queue: needs 2 nvidia GPUs, 1 free while x runs."
+
+
+def test_an_elastic_gang_is_feasible_if_its_smallest_size_is() -> None:
+    check_feasible(POOL, Demand(nodes=9, min_nodes=4, gpus_per_node=1), pool="p")
+    with pytest.raises(GangTooLarge):
+        check_feasible(POOL, Demand(nodes=9, min_nodes=5, gpus_per_node=1), pool="p")

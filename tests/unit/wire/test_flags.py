@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gangline.domain.errors import SpecInvalid
@@ -36,7 +38,7 @@ def test_texts_are_read_by_kind_and_unit():
         "args": ["--x"],
     }
     assert apply_flags({}, values, environ={"HERE": "shell"}) == {
-        "resources": {"nodes": 2, "memory_bytes": 1_500_000_000},
+        "resources": {"nodes": 2, "min_nodes": None, "memory_bytes": 1_500_000_000},
         "stop": {"time_limit_s": 5400.0},
         "environment": {
             "env": {"A": "b=c", "EMPTY": "", "HERE": "shell", "_x9": " '\"$HOME\n`=\t\\"},
@@ -86,3 +88,34 @@ def test_flags_win_over_the_file_and_the_file_over_the_project(tmp_path):
 
 def test_a_project_without_defaults_has_none(tmp_path):
     assert defaults_from_project(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("below", "given", "sizes"),
+    [
+        ({}, {"resources.nodes": "2:4"}, (2, 4)),
+        ({}, {"resources.nodes": "4", "resources.min_nodes": "3"}, (3, 4)),
+        ({"resources": {"nodes": 4, "min_nodes": 2}}, {"resources.nodes": "3"}, (None, 3)),
+        ({"resources": {"nodes": 4}}, {"resources.min_nodes": "2"}, (2, 4)),
+    ],
+)
+def test_a_gang_may_have_a_smallest_size(
+    below: dict[str, Any], given: dict[str, str], sizes: tuple[int | None, int]
+) -> None:
+    resources = apply_flags(below, given)["resources"]
+    assert (resources.get("min_nodes"), resources["nodes"]) == sizes
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"resources.nodes": "2:4", "resources.min_nodes": "2"}, "Keep one of them"),
+        ({"resources.nodes": ":4"}, "whole number"),
+        ({"resources.nodes": "2:"}, "whole number"),
+        ({"resources.nodes": "0:2"}, "above 0"),
+        ({"resources.nodes": "1:2:3"}, "whole number"),
+    ],
+)
+def test_a_wrong_range_of_sizes_is_named(given: dict[str, str], told: str) -> None:
+    with pytest.raises(SpecInvalid, match=told):
+        apply_flags({}, given)
