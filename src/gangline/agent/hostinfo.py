@@ -50,8 +50,9 @@ class EnvironmentProbe:
         """Known once the node has joined."""
         self.helpers: set[int] = set()
         """Pids of the children that ask, so that ending an attempt spares them."""
-        terms = AttemptTerms(attempt=site.launch.first_attempt, master_addr="", master_port=0)
-        self._env = site.environment_of(site.launch.ranks_of(site.index)[0], terms)
+        shape = site.launch.shape()
+        terms = AttemptTerms(attempt=site.launch.first_attempt, shape=shape, master_addr="", master_port=0)
+        self._env = site.environment_of(shape.ranks_of(site.index)[0], terms)
         folder = Path(site.launch.answers) if site.launch.answers else None
         self._kept = KeptAnswers(folder, site.launch.python, self._env)
         self._python: dict[str, Any] | None = None
