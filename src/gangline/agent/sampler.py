@@ -1,25 +1,26 @@
 """What an agent samples while ranks run: how long their logs are, and what they and the machine use.
 
-The cost is bounded: one `stat` a log and one small read of /proc a rank. Standard library only.
+The cost is bounded: one `stat` a log, some small files of /proc, and four a rank. Standard library only.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gangline.agent.processes import rss_bytes
+from gangline.agent.accelerators import Accelerators
+from gangline.agent.machine import Counters, decide_rates, read_counters, read_gauges
+from gangline.agent.memory import read_memory
+from gangline.agent.rankload import RankLoad
 from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import AttemptDir
 from gangline.rundir.logindex import IndexWriter
 
-__all__ = ["LogIndex", "SystemJournal", "count_oom_kills", "sample_system"]
+__all__ = ["LogIndex", "SystemJournal", "count_oom_kills"]
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _INDEX_INTERVAL_S = 0.2
 
 
@@ -40,36 +41,42 @@ class LogIndex:
 
 
 class SystemJournal:
-    """Writes `system.jsonl` of the attempt that runs."""
+    """Samples this machine and its ranks, and writes `system.jsonl` of the attempt that runs."""
 
-    def __init__(self, node: int) -> None:
+    def __init__(self, node: int, accelerators: Accelerators) -> None:
         self._node = node
+        self._accelerators = accelerators
+        self._load = RankLoad()
+        self._before: Counters | None = None
         self._writer: JournalWriter | None = None
+        self.newest: dict[str, Any] = {}
+        """The last sample."""
 
     def sample(self, attempt: AttemptDir | None, ranks: Mapping[int, int]) -> None:
         """Take one sample; None: no attempt runs. A full disk costs a sample, never the run."""
         with suppress(OSError):
             if self._writer is not None and (attempt is None or attempt.system(self._node) != self._writer.path):
                 self._writer.close()
-                self._writer = None
+                self._writer = self._before = None
             if attempt is None:
                 return
             if self._writer is None:
                 self._writer = JournalWriter(attempt.system(self._node))
-            self._writer.write("sample", **sample_system(ranks))
+            self.newest = self._look(ranks)
+            self._writer.write("sample", **self.newest)
 
-
-def sample_system(ranks: Mapping[int, int]) -> dict[str, Any]:
-    """One line of `system.jsonl`.
-
-    Args:
-        ranks: pid of each live rank, by rank.
-    """
-    return {
-        "load": list(os.getloadavg()),
-        **_memory(),
-        "ranks": {str(rank): {"rss_bytes": rss_bytes(pid), "cpu_s": _cpu_s(pid)} for rank, pid in ranks.items()},
-    }
+    def _look(self, ranks: Mapping[int, int]) -> dict[str, Any]:
+        counters = read_counters(time.monotonic())
+        rates = {} if self._before is None else decide_rates(self._before, counters)
+        self._before = counters
+        memory = read_memory()
+        return {
+            **read_gauges(),
+            **rates,
+            "memory": None if memory is None else {"limit_bytes": memory.limit_bytes, "used_bytes": memory.used_bytes},
+            "devices": self._accelerators.sample(),
+            "ranks": {str(rank): load for rank, load in self._load.sample(ranks, counters.time).items()},
+        }
 
 
 def count_oom_kills(proc_cgroup: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> int | None:
@@ -95,21 +102,4 @@ def _read_oom_kill(folder: Path, path: str, file: str) -> int | None:
             rows = dict(row.split(maxsplit=1) for row in place.read_text(encoding="ascii").splitlines())
             if "oom_kill" in rows:
                 return int(rows["oom_kill"])
-    return None
-
-
-def _memory() -> dict[str, int]:
-    with suppress(OSError, ValueError):
-        with open("/proc/meminfo", "rb") as file:
-            rows = dict(line.split(b":", 1) for line in file.read().splitlines())
-        total, free = (int(rows[name].split()[0]) * 1024 for name in (b"MemTotal", b"MemAvailable"))
-        return {"memory_total_bytes": total, "memory_available_bytes": free}
-    return {}
-
-
-def _cpu_s(pid: int) -> float | None:
-    with suppress(OSError, ValueError, IndexError):
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
     return None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from gangline.agent.accelerators import Accelerators
 from gangline.agent.addresses import LOOPBACK
 from gangline.agent.choose import ReasonedStarter
 from gangline.agent.follower import Follower
@@ -33,6 +34,7 @@ class Agent:
         self._spared = spared
         self._loop = Loop()
         self._probe = EnvironmentProbe(site, self._loop)
+        self._accelerators: Accelerators | None = None
 
     def serve(self, advertised: str | None) -> int:
         """Serve until the launch is over; the exit code."""
@@ -44,6 +46,8 @@ class Agent:
         finally:
             actor.close()
             self._probe.finish()
+            if self._accelerators is not None:
+                self._accelerators.close()
 
     def _lead(self, advertised: str | None) -> Leader:
         site = replace(self._site, address=advertised or LOOPBACK)
@@ -75,7 +79,8 @@ class Agent:
         probe, node.helpers = self._probe, self._probe.helpers
         node.helpers.add(self._spared)
         probe.address, node.compare = site.address, probe.compare
-        system = SystemJournal(site.index)
+        self._accelerators = Accelerators(site.launch.device_kind, self._loop, helpers=node.helpers)
+        system = SystemJournal(site.index, self._accelerators)
         # What the start does not wait for is asked once the ranks are past their own start.
         node.on_started = lambda _attempt: self._loop.after(_ASK_AFTER_S, probe.ask_the_rest)
         self._loop.every(_INDEX_S, node.note_logs)

@@ -10,6 +10,7 @@ import click
 from gangline.cli import connection
 from gangline.cli.options import Whole, echo_json, echo_lines, json_option, run_argument
 from gangline.cli.summary import render_metric_plot
+from gangline.cli.system import render_system
 from gangline.cli.table import Column, render_table
 from gangline.cli.terminal import Terminal
 from gangline.cli.text import render_count, render_number, visible
@@ -19,6 +20,7 @@ from gangline.wire.views import MetricBucket, MetricView
 __all__ = ["command"]
 
 _DEFAULT_BUCKETS = 200
+_JSON_SAMPLES = 200
 _MOST_ROWS = 12
 _FIELDS = ("step", "last_step", "count", "min", "max", "mean")
 
@@ -33,18 +35,31 @@ _FIELDS = ("step", "last_step", "count", "min", "max", "mean")
     default=_DEFAULT_BUCKETS,
     help="Steps are joined to at most this many points.  [default: 200]",
 )
+@click.option("--system", is_flag=True, help="Show what machines and ranks use instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the points as CSV.")
 @json_option()
-def command(*, run: str, name: str | None, rank: int, buckets: int, as_csv: bool, as_json: bool) -> None:
+def command(
+    *, run: str, name: str | None, rank: int, buckets: int, system: bool, as_csv: bool, as_json: bool
+) -> None:
     """Show what the training code logged, as numbers or a plot.
 
     Without NAME: the newest value of every metric. With NAME: its curve, and the newest points as a table. A point
-    covers one or more steps: count, least, largest and mean value.
+    covers one or more steps: count, least, largest and mean value. With --system: the newest sample that each node has
+    taken of its processors, memory, disks, network and accelerators, and of its ranks; as JSON, the last minutes of it.
     """
+    if system and (name is not None or as_csv):
+        raise InvalidRequest("--system takes no metric and no --csv", fix=f"`gangline metrics {run} --system --json`")
     if as_csv and name is None:
         raise InvalidRequest("--csv needs the name of a metric", fix=f"`gangline metrics {run}` lists them.")
     client = connection.connect()
     terminal = Terminal.from_stream()
+    if system:
+        views = client.system(run, samples=_JSON_SAMPLES if as_json else 1)
+        if as_json:
+            echo_json(views)
+        else:
+            echo_lines(render_system(views, terminal))
+        return
     if name is None:
         newest = client.metrics(run)
         if as_json:

@@ -30,6 +30,7 @@ from gangline.wire.views import (
     PoolView,
     RunDetail,
     RunSummary,
+    SystemView,
 )
 
 __all__ = ["API", "Client"]
@@ -192,6 +193,11 @@ class Client:
         """One metric in at most that many buckets."""
         path = f"{_of(run)}/metrics/{_part(name)}"
         return cast("MetricView", self._get(path, {"rank": rank, "buckets": buckets}))
+
+    def system(self, run: str, *, attempt: int | None = None, samples: int = 1) -> list[SystemView]:
+        """The newest samples of each node's machine."""
+        asked = {"samples": samples} if attempt is None else {"samples": samples, "attempt": attempt}
+        return cast("list[SystemView]", self._get(f"{_of(run)}/system", asked))
 
     # --- logs ---
 

@@ -18,6 +18,7 @@ from gangline.control.lookup import find_run
 from gangline.control.queueing import live_gangs
 from gangline.control.requests import ask_stop
 from gangline.control.specs import Specs
+from gangline.control.system import system_views
 from gangline.control.views import (
     attempt_view,
     bucket_view,
@@ -46,6 +47,7 @@ from gangline.wire.views import (
     PoolView,
     RunDetail,
     RunSummary,
+    SystemView,
 )
 
 __all__ = ["Commands"]
@@ -162,6 +164,20 @@ class Commands:
     def metrics(self, run_id: str) -> dict[str, float | None]:
         """The newest value of each metric of rank 0; null where it is not finite."""
         return self._store.newest_metrics(run_id)
+
+    def system(self, run_id: str, *, attempt: int | None, samples: int) -> list[SystemView]:
+        """The newest samples of each node's machine, of an attempt or of the newest one.
+
+        Raises:
+            NotFound: there is no such attempt.
+        """
+        rows = {row.number: row for row in self._store.attempts(run_id)}
+        number = max(rows, default=None) if attempt is None else attempt
+        if number is None and attempt is None:
+            return []
+        if number is None or number not in rows:
+            raise NotFound(f"Run `{run_id}` has no attempt {attempt}", fix=f"It has {len(rows)}, counted from 0.")
+        return system_views(self._home.run(run_id).attempt(number), rows[number], samples)
 
     def metric(self, run_id: str, name: str, *, rank: int, buckets: int) -> MetricView:
         """One metric as a chart needs it: at most `buckets` buckets.

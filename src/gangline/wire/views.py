@@ -243,6 +243,16 @@ class PoolView(TypedDict):
     queued: int
 
 
+class SystemView(TypedDict):
+    """What the agent of one node has sampled of its machine and ranks."""
+
+    node: int
+    host: str
+    attempt: int
+    samples: list[dict[str, Any]]
+    """Oldest first; see docs/reference/run-directory.md."""
+
+
 class HealthView(TypedDict):
     """Who answers."""
 

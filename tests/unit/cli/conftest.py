@@ -172,6 +172,8 @@ class FakeClient:
     calls: list[tuple[str, Any]] = field(default_factory=list)
     submitted: dict[str, Any] = field(default_factory=lambda: make_run(phase="queued"))
     """What `submit` answers."""
+    samples: list[dict[str, Any]] = field(default_factory=list)
+    """What `system` answers."""
     manifest: dict[str, Any] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
 
@@ -252,6 +254,10 @@ class FakeClient:
             if isinstance(item, BaseException):
                 raise item
             yield item
+
+    def system(self, run: str, **query: Any) -> list[dict[str, Any]]:
+        self.calls.append(("system", (run, query)))
+        return self.samples
 
     def pools(self) -> list[dict[str, Any]]:
         made = {"name": "local", "backend": "local", "nodes": 8, "ranks": 64, "cpus": 2, "memory_bytes": 8_000_000_000}

@@ -366,3 +366,23 @@ def test_init_overwrites_nothing(gangline: Any, tmp_path: Path):
 def test_init_says_where_it_cannot_write(gangline: Any, tmp_path: Path):
     (tmp_path / "file").touch()
     assert gangline("init", str(tmp_path / "file" / "x")).code == 64
+
+
+def test_system_samples_are_tables(gangline: Any, client: Any):
+    ranks = {"1": {"cpu": 1.02, "delay": 0.4, "rss_bytes": 3 << 20, "state": "D"}, "0": {"state": ""}}
+    devices = [{"id": "0", "use_percent": 97.0, "temperature_c": 81.0, "throttled": ["power cap"]}]
+    sample = {"cpu": {"busy": 0.51}, "pressure": {"cpu": 12.5}, "ranks": ranks, "devices": devices}
+    client.samples = [{"node": 0, "host": "gpu-7", "attempt": 0, "samples": [sample]}]
+    done = gangline("metrics", "llama", "--system")
+    assert done.code == 0
+    assert "51%" in done.out
+    assert "97 %" in done.out
+    assert "power cap" in done.out
+    assert "40%" in done.out
+    assert "waits for a disk" in done.out
+
+
+def test_system_without_samples_says_so(gangline: Any, client: Any):
+    client.samples = [{"node": 0, "host": "", "attempt": 0, "samples": []}]
+    assert "No samples yet" in gangline("metrics", "llama", "--system").out
+    assert gangline("metrics", "llama", "loss", "--system").code == 64

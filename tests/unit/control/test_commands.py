@@ -9,6 +9,7 @@ import pytest
 
 from gangline.domain.errors import Conflict, GanglineError, NotFound, SpecInvalid, StillEnding
 from gangline.domain.spec import EntryKind, SnapshotRef, Strategy
+from gangline.rundir.journal import JournalWriter
 from gangline.snapshot.manifest import FileEntry, Manifest
 from gangline.snapshot.objects import ObjectStore
 from gangline.testing import make_spec
@@ -282,3 +283,23 @@ def test_a_damaged_manifest_of_the_code_is_said_and_stops_no_look(plant, text):
     plant.home.run(run).code_manifest.write_text(text)
     code = plant.commands.detail(run)["code"]
     assert "code.json cannot be read" in code["fault"]
+
+
+def test_system_serves_the_newest_samples_of_each_node(plant):
+    run_id = plant.submit()
+    assert plant.commands.system(run_id, attempt=None, samples=5) == []
+    plant.tick()
+    plant.leader(run_id).begin()
+    plant.tick()
+    path = plant.home.run(run_id).attempt(0).system(0)
+    journal = JournalWriter(path)
+    for number in range(2000):
+        journal.write("sample", number=number, padding="x" * 200)
+    journal.close()
+    with path.open("ab") as file:
+        file.write(b'{"kind": "sample", "num')
+    (view,) = plant.commands.system(run_id, attempt=0, samples=700)
+    assert [sample["number"] for sample in view["samples"]] == list(range(1300, 2000))
+    assert (view["node"], view["attempt"]) == (0, 0)
+    with pytest.raises(NotFound, match="no attempt 7"):
+        plant.commands.system(run_id, attempt=7, samples=1)
