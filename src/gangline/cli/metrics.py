@@ -38,9 +38,7 @@ _FIELDS = ("step", "last_step", "count", "min", "max", "mean")
 @click.option("--system", is_flag=True, help="Show what machines and ranks use instead.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print the points as CSV.")
 @json_option()
-def command(
-    *, run: str, name: str | None, rank: int, buckets: int, system: bool, as_csv: bool, as_json: bool
-) -> None:
+def command(*, run: str, name: str | None, rank: int, buckets: int, system: bool, as_csv: bool, as_json: bool) -> None:
     """Show what the training code logged, as numbers or a plot.
 
     Without NAME: the newest value of every metric. With NAME: its curve, and the newest points as a table. A point
