@@ -17,6 +17,7 @@ from gangline.domain.phase import Phase, Reason
 from gangline.domain.spec import (
     CheckpointPolicy,
     Environment,
+    LogPolicy,
     Resources,
     RestartPolicy,
     RunSpec,
@@ -64,7 +65,7 @@ def test_commands_are_documented(name: str):
         assert [sub for sub in command.list_commands(inner) if f"gangline {name} {sub}" not in EVERYTHING] == []
 
 
-SPEC_PARTS = (RunSpec, Resources, Environment, CheckpointPolicy, RestartPolicy, StopPolicy)
+SPEC_PARTS = (RunSpec, Resources, Environment, CheckpointPolicy, RestartPolicy, StopPolicy, LogPolicy)
 FLAGS = [flag for part in SPEC_PARTS for field in fields(part) for flag in field.metadata.get("flags", ())]
 
 

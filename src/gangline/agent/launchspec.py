@@ -13,6 +13,7 @@ from gangline.domain.phase import Budget
 from gangline.domain.spec import (
     CheckpointPolicy,
     EntryKind,
+    LogPolicy,
     OnMismatch,
     OnTimeLimit,
     PreflightPolicy,
@@ -94,6 +95,7 @@ class LaunchSpec:
     restarts_used: Mapping[Budget, int] = field(default_factory=dict)
     stop: StopPolicy = field(default_factory=StopPolicy)
     preflight: PreflightPolicy = field(default_factory=PreflightPolicy)
+    logs: LogPolicy = field(default_factory=LogPolicy)
     outputs: tuple[str, ...] = ()
     snapshot_digest: str | None = None
     delay_s: float = 0.0
@@ -174,6 +176,7 @@ def _typed(raw: Mapping[str, Any], default_checkpoints: Path) -> LaunchSpec:
         restarts_used={Budget(name): count for name, count in (raw.get("restarts_used") or {}).items()},
         stop=_stop(raw.get("stop") or {}),
         preflight=_preflight(raw.get("preflight") or {}),
+        logs=LogPolicy(**raw.get("logs") or {}),
     )
 
 

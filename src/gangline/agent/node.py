@@ -20,11 +20,12 @@ from gangline.agent.choose import ReasonedStarter
 from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms
 from gangline.agent.launchspec import Shape
+from gangline.agent.logkeeper import LOOK_S, LogKeeper
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.memory import Memory, read_memory
 from gangline.agent.processes import find_descendants, is_python, reap, send
 from gangline.agent.rendezvous import ReservedPort, reserve_port
-from gangline.agent.sampler import LogIndex, count_oom_kills
+from gangline.agent.sampler import count_oom_kills
 from gangline.agent.site import Journal, Site
 from gangline.agent.starter import RankExit, RankStart
 from gangline.agent.storage import probe_checkpoint_folder
@@ -68,7 +69,7 @@ class LocalAttempt:
     killed: bool = False
     cleared: bool = False
     oom_kills: int | None = None
-    index: LogIndex | None = None
+    logs: LogKeeper | None = None
 
 
 class Node:
@@ -153,10 +154,11 @@ class Node:
         children = find_descendants(os.getpid())
         reap(children, parent=os.getpid(), known=known | self._starter.own_pids() | self.helpers)
 
-    def note_logs(self) -> None:
-        """Let the index of the logs catch up."""
-        if self._attempt is not None and self._attempt.index is not None:
-            self._attempt.index.note()
+    def keep_logs(self) -> float:
+        """Let the index of the logs catch up, and keep them within their limit; seconds until the next look."""
+        if self._attempt is None or self._attempt.logs is None:
+            return LOOK_S
+        return self._attempt.logs.look()
 
     # Preparing
 
@@ -216,7 +218,8 @@ class Node:
         )
         attempt.oom_kills = count_oom_kills()
         shape = Shape(tuple(message["nodes"]), launch.procs_per_node)
-        attempt.index = LogIndex(attempt.folder, shape.ranks_of(self.site.index))
+        ranks, limit_bytes = shape.ranks_of(self.site.index), launch.logs.max_per_rank_bytes
+        attempt.logs = LogKeeper(attempt.folder, ranks, limit_bytes=limit_bytes, warn=self.warn)
         failed = self._start_ranks(attempt, shape, message)
         self._note_fallback()
         started = [{"rank": one.rank, "pid": one.pid, "time": one.started} for one in attempt.ranks.values()]
@@ -411,7 +414,7 @@ class Node:
             attempt.tick.cancel()
         for port in attempt.ports:
             port.release()
-        self.note_logs()
+        self.keep_logs()
         if stuck:
             self.warn(f"Processes {stuck} did not end even by SIGKILL; this node should be looked at.")
         self.journal.write("cleared")

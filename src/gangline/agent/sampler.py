@@ -1,12 +1,12 @@
-"""What an agent samples while ranks run: how long their logs are, and what they and the machine use.
+"""What an agent samples while ranks run: what they and the machine use.
 
-The cost is bounded: one `stat` a log, some small files of /proc, and four a rank. Standard library only.
+The cost is bounded: some small files of /proc, and four a rank. Standard library only.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -17,27 +17,8 @@ from gangline.agent.memory import read_memory
 from gangline.agent.rankload import RankLoad
 from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import AttemptDir
-from gangline.rundir.logindex import IndexWriter
 
-__all__ = ["LogIndex", "SystemJournal", "count_oom_kills"]
-
-_INDEX_INTERVAL_S = 0.2
-
-
-class LogIndex:
-    """Keeps the time-to-offset index of the logs of one node's ranks."""
-
-    def __init__(self, attempt: AttemptDir, ranks: Sequence[int]) -> None:
-        self._logs = {
-            attempt.log(rank): IndexWriter(attempt.index(rank), interval_s=_INDEX_INTERVAL_S) for rank in ranks
-        }
-
-    def note(self) -> None:
-        """Look at every log once. A full disk costs an entry, never the run."""
-        now = time.time()
-        for log, index in self._logs.items():
-            with suppress(OSError):
-                index.note(log.stat().st_size, now)
+__all__ = ["SystemJournal", "count_oom_kills"]
 
 
 class SystemJournal:

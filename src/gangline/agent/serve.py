@@ -10,9 +10,11 @@ from typing import Any
 from gangline.agent.accelerators import Accelerators
 from gangline.agent.addresses import LOOPBACK
 from gangline.agent.choose import ReasonedStarter
+from gangline.agent.diskroom import DiskRoom
 from gangline.agent.follower import Follower
 from gangline.agent.hostinfo import EnvironmentProbe
 from gangline.agent.leader import Leader
+from gangline.agent.logkeeper import LOOK_S
 from gangline.agent.loop import Loop
 from gangline.agent.node import Node
 from gangline.agent.sampler import SystemJournal
@@ -20,7 +22,6 @@ from gangline.agent.site import Journal, Site
 
 __all__ = ["Agent"]
 
-_INDEX_S = 0.2
 _SAMPLE_S = 2.0
 _ASK_AFTER_S = 2.0
 
@@ -83,7 +84,14 @@ class Agent:
         system = SystemJournal(site.index, self._accelerators)
         # What the start does not wait for is asked once the ranks are past their own start.
         node.on_started = lambda _attempt: self._loop.after(_ASK_AFTER_S, probe.ask_the_rest)
-        self._loop.every(_INDEX_S, node.note_logs)
+        self._loop.after(LOOK_S, lambda: self._keep_logs(node))
         self._loop.every(_SAMPLE_S, node.reap_orphans)
+        if site.index == 0:  # all nodes share the run directory
+            room = DiskRoom(site.run.path, node.warn)
+            self._loop.every(_SAMPLE_S, lambda: room.look() if node.folder is not None else None)
         self._loop.every(_SAMPLE_S, lambda: system.sample(node.folder, node.live_ranks))
         return node
+
+    def _keep_logs(self, node: Node) -> None:
+        """Again and again; sooner while ranks write fast."""
+        self._loop.after(node.keep_logs(), lambda: self._keep_logs(node))

@@ -25,6 +25,7 @@ _SECTIONS = {
     "restarts": "Restarts",
     "stop": "Time limits and stopping",
     "preflight": "Before the ranks start",
+    "logs": "Logs",
 }
 """Titles by the first part of a key's path, in the order of the help page."""
 
@@ -109,4 +110,6 @@ def _help(flag: SpecFlag) -> str:
     says_default = "default" in flag.help
     shown = not (default is None or default == "" or flag.multiple or flag.is_bool or says_default)
     text = f"{default:g}s" if flag.unit == "seconds" and default else f"{default}"
+    if flag.unit == "bytes" and default:
+        text = f"{default / 1e9:g}GB"
     return f"{flag.help}{repeat}" + (f"  [default: {text}]" if shown else "")

@@ -220,9 +220,40 @@ class Client:
         query = {"attempt": attempt, "offset": offset, "limit_bytes": limit_bytes, "tail": tail}
         return cast("LogChunk", self._get(f"{_of(run)}/logs/{rank}", query))
 
-    def raw_log(self, run: str, rank: int, *, attempt: int | None = None) -> Iterator[bytes]:
-        """The bytes of one rank's log, in pieces."""
-        return self._pieces(f"{_of(run)}/logs/{rank}/raw", {"attempt": attempt})
+    def raw_log(
+        self,
+        run: str,
+        rank: int,
+        *,
+        attempt: int | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> Iterator[bytes]:
+        """The bytes of one rank's log, in pieces; a line says where its middle was dropped."""
+        return self._pieces(f"{_of(run)}/logs/{rank}/raw", {"attempt": attempt, "since": since, "until": until})
+
+    def logs(
+        self,
+        run: str,
+        *,
+        ranks: Sequence[int] | None = None,
+        attempt: int | None = None,
+        tail: int | None = None,
+        since: float | None = None,
+        until: float | None = None,
+    ) -> Iterator[LogChunk]:
+        """The logs of several ranks as they are now, in order of time.
+
+        Args:
+            ranks: None for all.
+            attempt: None for the newest.
+            tail: only the last that many lines of each.
+            since: only what was written from this time on, as `time.time()` counts.
+            until: only what was written up to this time.
+        """
+        named = None if ranks is None else ",".join(map(str, ranks))
+        query = {"ranks": named, "attempt": attempt, "tail": tail, "since": since, "until": until}
+        return cast("Iterator[LogChunk]", self._items(f"{_of(run)}/logs", query))
 
     def follow(
         self,
@@ -232,6 +263,7 @@ class Client:
         attempt: int | None = None,
         offsets: Mapping[int, int] | None = None,
         tail: int | None = None,
+        since: float | None = None,
         after: int = -1,
     ) -> Iterator[dict[str, Any]]:
         """What the ranks write and what happens to the run, as it comes, until the run is over.
@@ -243,11 +275,13 @@ class Client:
             attempt: where to begin; None: the newest. `submit` begins with 0, so that a short attempt is not missed.
             offsets: where to begin in the log of each rank of that attempt; ranks that are not named begin at 0.
             tail: begin at the last that many lines of each rank that has no offset.
+            since: begin at what was written from this time on.
             after: `seq` of the last event that the caller knows.
         Yields:
             LogChunk, `{"event": EventView}` and, last, `{"end": RunSummary}`.
         """
-        state = Follow(ranks=ranks, attempt=attempt, offsets=dict(offsets or {}), tail=tail, after=after)
+        begin = {"tail": tail, "since": since}
+        state = Follow(ranks=ranks, attempt=attempt, offsets=dict(offsets or {}), begin=begin, after=after)
         return state.items(lambda query: self._lines(f"{_of(run)}/follow", query), self._recover)
 
     # --- code ---
@@ -352,6 +386,16 @@ class Client:
         try:
             with self._stream(path, query) as answer:
                 yield from answer.iter_bytes()
+        except httpx.TransportError as error:
+            raise unreachable(self.url, error) from error
+
+    def _items(self, path: str, query: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Lines of JSON of an answer that ends by itself."""
+        try:
+            with self._stream(path, query) as answer:
+                for line in answer.iter_lines():
+                    if line.strip():
+                        yield json.loads(line)
         except httpx.TransportError as error:
             raise unreachable(self.url, error) from error
 

@@ -25,7 +25,8 @@ class Follow:
 
     ranks: Sequence[int] | None
     attempt: int | None
-    tail: int | None
+    begin: Mapping[str, Any]
+    """Where ranks without an offset begin in the first attempt: `tail`, `since`."""
     after: int
     offsets: dict[int, int] = field(default_factory=dict)
     """Next byte of each rank's log in `attempt`."""
@@ -37,7 +38,7 @@ class Follow:
         return {
             "ranks": None if self.ranks is None else ",".join(map(str, self.ranks)),
             "attempt": self.attempt,
-            "tail": self.tail,
+            **self.begin,
             "after": self.after,
             "offsets": ",".join(f"{rank}:{offset}" for rank, offset in self.offsets.items()) or None,
         }
@@ -89,6 +90,6 @@ class Follow:
             self.after = item["event"]["seq"]
         elif "text" in item:
             if self.attempt is not None and item["attempt"] > self.attempt:
-                self.offsets, self.tail = {}, None
+                self.offsets, self.begin = {}, {}
             self.attempt = item["attempt"]
             self.offsets[item["rank"]] = item["next_offset"]

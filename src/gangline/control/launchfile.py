@@ -78,6 +78,7 @@ def render_launch(spec: RunSpec, terms: LaunchTerms) -> dict[str, Any]:
         "restarts_used": {budget.value: terms.restarts_used.get(budget, 0) for budget in Budget},
         "stop": _plain(spec.stop),
         "preflight": _plain(spec.preflight),
+        "logs": _plain(spec.logs),
         "outputs": list(spec.outputs),
         "snapshot_digest": None if spec.snapshot is None else spec.snapshot.digest,
         "control_offset": terms.control_offset,

@@ -18,7 +18,14 @@ from gangline.domain.launched import find_launched, words_of
 from gangline.domain.naming import check_name, check_variable, name_from
 from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, Strategy
 
-__all__ = ["AVAILABLE_STRATEGIES", "MOST", "check_entry", "check_spec", "complete_spec", "resolve_checkpoints"]
+__all__ = [
+    "AVAILABLE_STRATEGIES",
+    "MOST",
+    "check_entry",
+    "check_spec",
+    "complete_spec",
+    "resolve_checkpoints",
+]
 
 AVAILABLE_STRATEGIES = frozenset(Strategy) - {Strategy.HOROVOD, Strategy.MPI, Strategy.RAY}
 """Strategies whose ranks need the common contract and at most a few variables more; the others need a launcher."""
@@ -35,6 +42,9 @@ MOST: Mapping[tuple[str, ...], int] = {
     ("restarts", "max_preemptions"): 1_000_000,
 }
 """The largest number that each key may hold, whatever its sign: above it is a slip of the finger."""
+
+_LEAST_LOG_BYTES = 1_000_000
+"""A smaller limit could not hold the beginning and the end of anything."""
 
 _MAX_STRING_BYTES = 128 * 1024 - 1
 """Longest single argument or `K=V` that Linux passes to a program."""
@@ -197,6 +207,9 @@ def _check_sizes(spec: RunSpec) -> None:
             f"At least {resources.min_nodes} nodes and at most {resources.nodes} are asked for",
             fix=f"Write --nodes {resources.nodes}:{resources.min_nodes}.",
         )
+    limit = spec.logs.max_per_rank_bytes
+    if limit < 0 or 0 < limit < _LEAST_LOG_BYTES:
+        raise SpecInvalid(f"--log-limit is {limit} bytes", fix="Give it a size from 1MB up, or 0 for no limit.")
     for path, most in MOST.items():
         value = getattr(getattr(spec, path[0]), path[1]) if len(path) > 1 else getattr(spec, path[0])
         if value is not None and abs(value) > most:

@@ -17,6 +17,7 @@ __all__ = [
     "CheckpointPolicy",
     "EntryKind",
     "Environment",
+    "LogPolicy",
     "OnMismatch",
     "OnTimeLimit",
     "PreflightPolicy",
@@ -222,6 +223,19 @@ class PreflightPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogPolicy:
+    """How much of what the ranks print is kept."""
+
+    max_per_rank_bytes: int = _f(
+        1_000_000_000,
+        "Most that the log of a rank takes on disk, per attempt: past it the middle is dropped, beginning and end are "
+        "kept; 0: no limit.",
+        "--log-limit",
+        unit="bytes",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRef:
     """The exact source tree of a run, by content."""
 
@@ -249,6 +263,7 @@ class RunSpec:
     restarts: RestartPolicy = _f(None, "", factory=RestartPolicy)
     stop: StopPolicy = _f(None, "", factory=StopPolicy)
     preflight: PreflightPolicy = _f(None, "", factory=PreflightPolicy)
+    logs: LogPolicy = _f(None, "", factory=LogPolicy)
     data_version: str | None = _f(None, "Version of the data, recorded with the run.", "--data-version")
     outputs: tuple[str, ...] = _f(
         (), "Path that must exist and not be empty when the run succeeds, relative to its working folder.", "--output"

@@ -21,6 +21,7 @@
     <run>/attempts/0/node-000/system.jsonl   samples of CPU, memory, disk, network, accelerators
     <run>/attempts/0/node-000/environment.json  interpreter, packages, drivers, devices, host
     <run>/attempts/0/rank-00003.log          stdout and stderr, as bytes, written by the rank itself
+    <run>/attempts/0/rank-00003.dropped.jsonl  what was dropped from the log to keep its limit
     <run>/attempts/0/rank-00003.index        time to offset of the log, kept by the agent
     <run>/attempts/0/rank-00003.error.json   the exception that ended the rank
     <run>/attempts/0/rank-00003.stacks       stack dumps

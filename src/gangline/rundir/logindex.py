@@ -9,7 +9,7 @@ Standard library only.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 __all__ = ["RECORD_BYTES", "IndexReader", "IndexWriter"]
@@ -17,6 +17,7 @@ __all__ = ["RECORD_BYTES", "IndexReader", "IndexWriter"]
 _TIME_CHARS = 17
 _OFFSET_CHARS = 15
 RECORD_BYTES = _TIME_CHARS + 1 + _OFFSET_CHARS + 1
+_BLOCK_BYTES = 128 * RECORD_BYTES
 
 
 class IndexWriter:
@@ -80,6 +81,25 @@ class IndexReader:
         following = self._bisect(lambda record: record[1] <= offset)[1]
         return following[0] if following is not None else None
 
+    def records_after(self, offset: int) -> Iterator[tuple[float, int]]:
+        """Records of a log longer than `offset`, in order; damaged ones are left out."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        try:
+            size = os.fstat(descriptor).st_size // RECORD_BYTES * RECORD_BYTES
+            place = _search(descriptor, size // RECORD_BYTES, lambda record: record[1] <= offset)[2] * RECORD_BYTES
+            while place < size:
+                block = os.pread(descriptor, min(_BLOCK_BYTES, size - place), place)
+                place += len(block)
+                for start in range(0, len(block), RECORD_BYTES):
+                    record = _parse_record(block[start : start + RECORD_BYTES])
+                    if record is not None and record[1] > offset:
+                        yield record
+        finally:
+            os.close(descriptor)
+
     def last(self) -> tuple[float, int] | None:
         """The newest record (time, size), or None."""
         found = self._bisect(lambda _: True)[0]
@@ -94,7 +114,7 @@ class IndexReader:
         except (FileNotFoundError, NotADirectoryError):
             return _NOTHING, None
         try:
-            return _search(descriptor, os.fstat(descriptor).st_size // RECORD_BYTES, before)
+            return _search(descriptor, os.fstat(descriptor).st_size // RECORD_BYTES, before)[:2]
         finally:
             os.close(descriptor)
 
@@ -104,7 +124,8 @@ _NOTHING = (float("-inf"), 0)
 
 def _search(
     descriptor: int, num_records: int, before: Callable[[tuple[float, int]], bool]
-) -> tuple[tuple[float, int], tuple[float, int] | None]:
+) -> tuple[tuple[float, int], tuple[float, int] | None, int]:
+    """The last record for which `before` holds (else `_NOTHING`), the one after it, and the place of that one."""
     low, high = 0, num_records
     found: tuple[float, int] = _NOTHING
     following: tuple[float, int] | None = None
@@ -117,7 +138,7 @@ def _search(
             found, low = record, place + 1
         else:
             following, high = record, middle
-    return found, following
+    return found, following, low
 
 
 def _readable(descriptor: int, place: int, end: int) -> tuple[int, tuple[float, int] | None]:

@@ -3,7 +3,7 @@
 Two kinds of files. What only grows (journals, logs, indexes) is sent in pieces; the copy's own length says what it has.
 What appears by rename (other JSON) is sent whole, with a digest of its bytes and a version (the modification time at
 the source, in nanoseconds); an older version never replaces a newer one. The copy can be killed at any moment, and
-pieces may come twice or out of order.
+pieces may come twice or out of order. Of a log whose middle was dropped at the source, the copy drops the same bytes.
 
 Standard library only.
 """
@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Protocol
 
 from gangline.domain.errors import Conflict, InvalidRequest
+from gangline.rundir.dropped import NOTHING, Dropped, read_dropped
 from gangline.rundir.files import is_temporary
+from gangline.rundir.punch import punch
 
 __all__ = [
     "FileState",
@@ -33,8 +35,10 @@ __all__ = [
     "Source",
     "UnsafePath",
     "apply",
+    "apply_dropped",
     "apply_whole",
     "grows",
+    "is_log",
     "is_mirrored",
     "pull",
 ]
@@ -95,6 +99,8 @@ class Piece:
     version: int = 0
     digest: str = ""
     """SHA-256 of the whole file, hex."""
+    dropped_to: int = 0
+    """The bytes from `offset` up to here are gone at the source; `data` is empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +143,11 @@ def grows(path: str) -> bool:
     return path.endswith(_GROWING)
 
 
+def is_log(path: str) -> bool:
+    """Whether a file is the log of a rank, whose middle may be dropped."""
+    return path.startswith("attempts/") and path.endswith(".log")
+
+
 def apply(dest_root: str | os.PathLike[str], path: str, offset: int, data: bytes) -> int:
     """Add a piece to the copy of a file that only grows. Bytes that the copy has already stay as they are.
 
@@ -161,6 +172,31 @@ def apply(dest_root: str | os.PathLike[str], path: str, offset: int, data: bytes
             return size
         finally:
             os.close(descriptor)
+
+
+def apply_dropped(dest_root: str | os.PathLike[str], path: str, start: int, end: int) -> int:
+    """Drop from the copy of a log what was dropped at the source; it goes on at `end`.
+
+    What the copy has of these bytes is freed where its file system can do that. The journal that says so
+    (`rundir/dropped.py`) has to be brought first.
+
+    Returns:
+        The size that the copy has now: at least `end`.
+    Raises:
+        Gap: bytes before `start` are missing.
+        UnsafePath, OSError: as for `apply`.
+    """
+    size = apply(dest_root, path, start, b"")
+    with _open_parent(dest_root, path) as (folder, name):
+        descriptor = _open_file(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, folder, path)
+        try:
+            if size < end:
+                os.ftruncate(descriptor, end)
+            with contextlib.suppress(OSError):
+                punch(descriptor, start, end - start)
+        finally:
+            os.close(descriptor)
+    return max(size, end)
 
 
 def apply_whole(dest_root: str | os.PathLike[str], piece: Piece) -> bool:
@@ -264,6 +300,9 @@ def _pieces(source: Source, dest_root: str | os.PathLike[str], state: FileState,
         data = source.read(state.path, 0, _LARGEST_WHOLE_BYTES)
         yield Piece(state.path, 0, data, state.mtime_ns, hashlib.sha256(data).hexdigest())
         return
+    if is_log(state.path):
+        yield from _log_pieces(source, dest_root, state, piece_bytes)
+        return
     offset = apply(dest_root, state.path, 0, b"")
     while offset < state.size:
         data = source.read(state.path, offset, min(piece_bytes, state.size - offset))
@@ -273,10 +312,50 @@ def _pieces(source: Source, dest_root: str | os.PathLike[str], state: FileState,
         offset += len(data)
 
 
+def _log_pieces(
+    source: Source, dest_root: str | os.PathLike[str], state: FileState, piece_bytes: int
+) -> Iterator[Piece]:
+    """As for every file that grows, but for what is dropped from it, also while it is read."""
+    offset = apply(dest_root, state.path, 0, b"")
+    dropped = _pull_dropped(source, dest_root, state.path)
+    if dropped.start < min(offset, dropped.end):
+        yield Piece(state.path, dropped.start, b"", dropped_to=dropped.end)
+        offset = max(offset, dropped.end)
+    while offset < state.size:
+        data = source.read(state.path, offset, min(piece_bytes, state.size - offset))
+        dropped = _pull_dropped(source, dest_root, state.path)  # after the bytes: these may be zeros already
+        if dropped.holds(offset):
+            yield Piece(state.path, offset, b"", dropped_to=dropped.end)
+            offset = dropped.end
+            continue
+        if offset < dropped.start:
+            data = data[: dropped.start - offset]
+        if not data:
+            return
+        yield Piece(state.path, offset, data)
+        offset += len(data)
+
+
+def _pull_dropped(source: Source, dest_root: str | os.PathLike[str], log: str) -> Dropped:
+    """What is dropped at the source now; the copy knows it, too, before it is given the bytes that follow."""
+    journal = f"{log.removesuffix('.log')}.dropped.jsonl"
+    try:
+        source.read(journal, 0, 1)
+    except OSError:
+        return NOTHING
+    size = apply(dest_root, journal, 0, b"")
+    while data := source.read(journal, size, _PIECE_BYTES):
+        size = apply(dest_root, journal, size, data)
+    return read_dropped(Path(dest_root, log))
+
+
 def _take(dest_root: str | os.PathLike[str], piece: Piece) -> int:
     if piece.digest:
         return len(piece.data) if apply_whole(dest_root, piece) else 0
-    apply(dest_root, piece.path, piece.offset, piece.data)
+    if piece.dropped_to:
+        apply_dropped(dest_root, piece.path, piece.offset, piece.dropped_to)
+    else:
+        apply(dest_root, piece.path, piece.offset, piece.data)
     return len(piece.data)
 
 

@@ -1,39 +1,28 @@
-"""Reading a rank's log: its last lines, a piece from an offset, what is new; as bytes, or as plain text for people.
+"""Reading a rank's log as bytes: a piece from an offset on, its last lines, all of it.
 
-The log is whatever the rank wrote: any bytes, progress bars that only send carriage returns, colours, ten megabytes
-without a line end. Every function here holds a bounded number of bytes in memory.
+The log is whatever the rank wrote: any bytes, progress bars that only send carriage returns, ten megabytes without a
+line end, and perhaps a middle that was dropped (`rundir/dropped.py`), in whose place every function here puts one line
+that says so. Every function holds a bounded number of bytes in memory.
 
 Standard library only.
 """
 
 from __future__ import annotations
 
-import codecs
 import os
-import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Chunk", "LogFollower", "PlainText", "read_chunk", "read_tail", "render_plain"]
+from gangline.rundir.dropped import Dropped, read_dropped, render_note
+
+__all__ = ["Chunk", "find_line_start", "find_tail", "read_chunk", "read_kept"]
 
 _BLOCK_BYTES = 1 << 16
 _CHUNK_BYTES = 1 << 18
 _TAIL_BYTES = 1 << 20
-_LINE_CHARS = 4000
 _LONGEST_CHARACTER = 4
 """Bytes, in UTF-8."""
-_ESCAPE_CHARS = 512
-"""A control sequence that is longer than this is none."""
-
-_CONTROL = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor moves
-    r"|\x1b[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)"  # OSC, DCS and other strings: titles, links
-    r"|\x1b[ -/]*[0-Z\\^-~]"  # two or three characters
-    r"|\x1b"
-    r"|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
-)
-_OPEN_CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)\Z")
-"""A control sequence whose end has not come yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +32,14 @@ class Chunk:
     offset: int
     data: bytes
     size: int
-    """Bytes of the whole log when it was read."""
-    cut: bool = False
-    """There was more before it that belonged to what was asked for (the lines were longer than the limit)."""
+    """Bytes of the whole log when it was read, with what was dropped."""
+    dropped_bytes: int = 0
+    """So many bytes of the log are gone here; `data` is the line that says so."""
 
     @property
     def next_offset(self) -> int:
         """Where to read on."""
-        return self.offset + len(self.data)
+        return self.offset + (self.dropped_bytes or len(self.data))
 
     @property
     def text(self) -> str:
@@ -58,13 +47,16 @@ class Chunk:
         return self.data.decode("utf-8", "replace")
 
 
-def read_chunk(path: str | os.PathLike[str], offset: int, *, limit_bytes: int = _CHUNK_BYTES) -> Chunk:
+def read_chunk(
+    path: str | os.PathLike[str], offset: int, *, limit_bytes: int = _CHUNK_BYTES, final: bool = False
+) -> Chunk:
     """The bytes from an offset on, at most `limit_bytes`, ending between two characters where the bytes are UTF-8.
 
     Args:
         path: a missing log is an empty one.
         offset: in bytes; one past the end gives an empty piece at the end.
-        limit_bytes: at least 4, the length of the longest character.
+        limit_bytes: less than a character has still gives one.
+        final: nothing more will be written: a half-written character at the end comes, too.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -74,132 +66,91 @@ def read_chunk(path: str | os.PathLike[str], offset: int, *, limit_bytes: int = 
         size = os.fstat(descriptor).st_size
         start = min(max(offset, 0), size)
         data = os.pread(descriptor, max(limit_bytes, _LONGEST_CHARACTER), start)
+        dropped = read_dropped(path)  # after the bytes: see there
+        size = max(size, start + len(data))
+        if dropped.end <= start or start + len(data) <= dropped.start:
+            at_end = final and start + len(data) >= size and len(data) <= limit_bytes
+            length = len(data) if at_end else _whole_characters(data[:limit_bytes]) or _whole_characters(data)
+            return Chunk(offset=start, data=data[:length], size=size)
+        if start < dropped.start:
+            return Chunk(offset=start, data=data[: dropped.start - start], size=size)
+        note = _note_at(descriptor, start, dropped)
+        return Chunk(offset=start, data=note, size=max(size, dropped.end), dropped_bytes=dropped.end - start)
     finally:
         os.close(descriptor)
-    return Chunk(offset=start, data=data[: _whole_characters(data)], size=max(size, start + len(data)))
 
 
-def read_tail(path: str | os.PathLike[str], lines: int, *, limit_bytes: int = _TAIL_BYTES) -> Chunk:
-    """The last lines of a log, found by seeking from its end.
+def find_tail(path: str | os.PathLike[str], lines: int, *, limit_bytes: int = _TAIL_BYTES) -> int:
+    """Where the last lines of a log begin, found by seeking from its end.
+
+    Where there are fewer since its middle was dropped, that is the place of the note which says so.
 
     Args:
         path: a missing log is an empty one.
         lines: how many; a last line without its line feed counts as one.
-        limit_bytes: most that is returned. Longer lines lose their beginning (`cut`), at a whole character.
+        limit_bytes: longer lines lose their beginning, at a whole character.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
-        return Chunk(offset=0, data=b"", size=0)
+        return 0
     try:
         size = os.fstat(descriptor).st_size
+        dropped = read_dropped(path)
         floor = max(0, size - limit_bytes)
-        start = _start_of_lines(descriptor, size, floor, lines)
-        at = floor if start is None else start
-        data = os.pread(descriptor, size - at, at)
+        gone = floor < dropped.end <= size
+        start = _start_of_lines(descriptor, size, dropped.end if gone else floor, lines)
+        if start is not None:
+            return start
+        return dropped.start if gone else floor + _partial_character(os.pread(descriptor, _LONGEST_CHARACTER, floor))
     finally:
         os.close(descriptor)
-    cut = start is None and floor > 0
-    skip = _partial_character(data) if cut else 0
-    return Chunk(offset=at + skip, data=data[skip:], size=size, cut=cut)
 
 
-class LogFollower:
-    """Reads what a log gains.
+def read_kept(path: str | os.PathLike[str], start: int = 0, end: int | None = None) -> Iterator[bytes]:
+    """All that a log holds now, in pieces.
 
     Args:
-        path: need not exist yet.
-        offset: where to begin.
+        start: offset of the first byte.
+        end: where to end; None: at the end that the log has now.
     """
-
-    def __init__(self, path: str | os.PathLike[str], offset: int = 0) -> None:
-        self.path = Path(path)
-        self.offset = offset
-
-    def read(self, *, limit_bytes: int = _CHUNK_BYTES) -> bytes:
-        """What is new, at most `limit_bytes` at once; b"" where there is nothing. A half-written character waits."""
-        chunk = read_chunk(self.path, self.offset, limit_bytes=limit_bytes)
-        if chunk.offset != self.offset:  # shorter than it was: a mirror that is being filled again
-            return b""
-        self.offset = chunk.next_offset
-        return chunk.data
-
-    def read_rest(self, *, limit_bytes: int = _CHUNK_BYTES) -> bytes:
-        """The same once the rank has ended: a half-written character comes too."""
-        data = self.read(limit_bytes=limit_bytes)
-        if data:
-            return data
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.offset)
-                rest = file.read(_LONGEST_CHARACTER)
-        except (FileNotFoundError, NotADirectoryError):
-            return b""
-        self.offset += len(rest)
-        return rest
+    try:
+        size = Path(path).stat().st_size
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    end = size if end is None else min(end, size)
+    while start < end:
+        chunk = read_chunk(path, start, limit_bytes=min(_CHUNK_BYTES, end - start), final=True)
+        if chunk.offset != start or not chunk.data:  # shorter than it was
+            return
+        yield chunk.data if chunk.dropped_bytes else chunk.data[: end - start]
+        start = chunk.next_offset
 
 
-class PlainText:
-    """Turns a log's bytes into text for people, piece by piece: whatever was fed comes out at once, memory stays small.
-
-    A carriage return ends a line as a line feed does, empty refreshes are left out, control sequences are stripped,
-    bytes that are not UTF-8 are replaced, and a line of more than `line_chars` characters is cut with a note.
-    """
-
-    def __init__(self, *, line_chars: int = _LINE_CHARS) -> None:
-        self.line_chars = line_chars
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._open = ""
-        self._column = 0
-        self._returned = False
-        """The last character was a carriage return, which has ended its line already."""
-
-    def feed(self, data: bytes) -> str:
-        """The text of the next bytes; what may turn out to be the beginning of a control sequence waits."""
-        return self._render(self._decoder.decode(data), final=False)
-
-    def finish(self) -> str:
-        """What still waited, at the end of the log."""
-        return self._render(self._decoder.decode(b"", final=True), final=True)
-
-    def _render(self, text: str, *, final: bool) -> str:
-        text = self._open + text
-        self._open = ""
-        if not final:
-            waiting = _OPEN_CONTROL.search(text, max(0, len(text) - _ESCAPE_CHARS))
-            if waiting is not None:
-                text, self._open = text[: waiting.start()], waiting.group()
-        return "".join(self._lines(_CONTROL.sub("", text)))
-
-    def _lines(self, text: str) -> list[str]:
-        pieces = []
-        for piece in re.findall(r"[^\r\n]+|\r|\n", text):
-            if piece == "\n":
-                pieces += [] if self._returned else ["\n"]
-                self._column, self._returned = 0, False
-            elif piece == "\r":
-                pieces += ["\n"] if self._column else []
-                self._returned = self._returned or self._column > 0
-                self._column = 0
-            else:
-                pieces.append(self._cut(piece))
-                self._returned = False
-        return pieces
-
-    def _cut(self, piece: str) -> str:
-        room = self.line_chars - self._column
-        self._column += len(piece)
-        if len(piece) <= room:
-            return piece
-        if room < 0:
-            return ""
-        return f"{piece[:room]} … [line longer than {self.line_chars:,} characters; the raw log has all of it]"
+def find_line_start(path: str | os.PathLike[str], offset: int) -> int:
+    """Where the line begins that holds the byte at `offset`; `offset` itself where that is far away or gone."""
+    floor = max(0, offset - _BLOCK_BYTES)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return offset
+    try:
+        data = os.pread(descriptor, offset - floor, floor)
+    finally:
+        os.close(descriptor)
+    dropped = read_dropped(path)
+    if dropped.start < offset and floor < dropped.end:
+        floor, data = dropped.end, data[dropped.end - floor :]
+    place = data.rfind(b"\n")
+    if place >= 0:
+        return floor + place + 1
+    return floor if floor in {0, dropped.end} and floor <= offset else offset
 
 
-def render_plain(data: bytes, *, line_chars: int = _LINE_CHARS) -> str:
-    """The plain text of a whole piece; see `PlainText`."""
-    plain = PlainText(line_chars=line_chars)
-    return plain.feed(data) + plain.finish()
+def _note_at(descriptor: int, start: int, dropped: Dropped) -> bytes:
+    note = render_note(dropped.end - start, dropped.limit_bytes).encode()
+    begins = start == 0 or os.pread(descriptor, 1, start - 1) == b"\n"
+    return note if begins else b"\n" + note
 
 
 def _start_of_lines(descriptor: int, size: int, floor: int, lines: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Read logs of ranks by offset: pieces, last lines, and several ranks followed at once over attempts.
+"""The logs of a run's ranks, followed from one attempt on into the following ones.
 
 Everything is read from the run directory when it is asked for; nothing is kept but offsets.
 """
@@ -8,41 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gangline.rundir.layout import AttemptDir, RunDir
-from gangline.rundir.tail import LogFollower, read_tail
+from gangline.server.ranklogs import Begin, RankLogs
 from gangline.wire.views import LogChunk
 
-__all__ = ["GangLogFollower", "find_attempt", "find_tail", "is_attempt_over", "parse_offsets", "read_piece"]
-
-_PIECE_BYTES = 1 << 16
-_POLL_BYTES = 1 << 20
-
-
-def read_piece(attempt: AttemptDir, rank: int, *, offset: int, limit_bytes: int, over: bool) -> LogChunk:
-    """A piece of a rank's log, cut between characters; empty where there is nothing (yet).
-
-    Args:
-        over: nothing more will be written; has to be known before the log is read.
-    """
-    follower = LogFollower(attempt.log(rank), offset)
-    data = follower.read_rest(limit_bytes=limit_bytes) if over else follower.read(limit_bytes=limit_bytes)
-    size = _size(attempt.log(rank))
-    return {
-        "rank": rank,
-        "attempt": attempt.number,
-        "offset": offset,
-        "next_offset": follower.offset,
-        "size": size,
-        "text": data.decode("utf-8", "replace"),
-        "complete": over and follower.offset >= size,
-    }
-
-
-def find_tail(path: Path, lines: int) -> int:
-    """Offset of the last `lines` lines; of lines that are longer than a megabyte, of their last megabyte."""
-    return read_tail(path, lines).offset
+__all__ = ["GangLogFollower", "find_attempt", "is_attempt_over", "parse_offsets"]
 
 
 def find_attempt(run_dir: RunDir, attempt: int | None) -> AttemptDir:
@@ -67,12 +38,12 @@ class GangLogFollower:
     attempt: int | None
     """The one that is read now; None: the newest, once there is any."""
     offsets: dict[int, int] = field(default_factory=dict)
-    tail: int | None = None
-    """Ranks without an offset begin at the last that many lines; in the first attempt only."""
-    _turn: int = 0
+    begin: Begin = Begin()  # noqa: RUF009 - frozen
+    """For ranks without an offset; in the first attempt only."""
+    _logs: RankLogs | None = None
 
     def poll(self, *, run_over: bool, up_to: float = math.inf) -> tuple[list[LogChunk], bool]:
-        """What was written since the last call, at most about 1 MiB.
+        """What was written since the last call, at most about 1 MiB, in order of time.
 
         Args:
             run_over: the run has ended; has to be known before the logs are read.
@@ -86,36 +57,18 @@ class GangLogFollower:
         if self.attempt is None or self.attempt > up_to:
             return [], True
         following = [number for number in begun if number > self.attempt]
-        pieces = self._read_ranks(self.run_dir.attempt(self.attempt), over=run_over or bool(following))
+        logs = self._logs_of(self.attempt)
+        pieces = logs.read(over=run_over or bool(following) or is_attempt_over(logs.attempt))
         if pieces or not following:
             return pieces, not pieces
-        self.attempt, self.offsets, self.tail = following[0], {}, None
+        self.attempt, self.offsets, self.begin, self._logs = following[0], {}, Begin(), None
         return [], False
 
-    def _read_ranks(self, attempt: AttemptDir, *, over: bool) -> list[LogChunk]:
-        """One piece of each rank that has more; who is first changes, so that nobody starves."""
-        pieces: list[LogChunk] = []
-        room = _POLL_BYTES
-        over = over or is_attempt_over(attempt)
-        for step in range(len(self.ranks)):
-            rank = self.ranks[(self._turn + step) % len(self.ranks)]
-            if room <= 0:
-                self._turn += step
-                break
-            offset = self._offset(attempt, rank)
-            if _size(attempt.log(rank)) <= offset:
-                continue
-            piece = read_piece(attempt, rank, offset=offset, limit_bytes=_PIECE_BYTES, over=over)
-            if piece["next_offset"] > offset:
-                self.offsets[rank] = piece["next_offset"]
-                room -= piece["next_offset"] - offset
-                pieces.append(piece)
-        return pieces
-
-    def _offset(self, attempt: AttemptDir, rank: int) -> int:
-        if rank not in self.offsets:
-            self.offsets[rank] = 0 if self.tail is None else find_tail(attempt.log(rank), self.tail)
-        return self.offsets[rank]
+    def _logs_of(self, attempt: int) -> RankLogs:
+        if self._logs is None:
+            folder = self.run_dir.attempt(attempt)
+            self._logs = RankLogs(attempt=folder, ranks=self.ranks, offsets=self.offsets, begin=self.begin)
+        return self._logs
 
 
 def parse_offsets(text: str) -> Mapping[int, int]:
@@ -126,10 +79,3 @@ def parse_offsets(text: str) -> Mapping[int, int]:
     """
     pairs = [pair.partition(":") for pair in text.split(",") if pair]
     return {int(rank): max(0, int(offset)) for rank, _, offset in pairs}
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except (FileNotFoundError, NotADirectoryError):
-        return 0

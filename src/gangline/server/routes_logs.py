@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -12,19 +12,23 @@ from starlette.responses import Response, StreamingResponse
 from gangline.domain.errors import InvalidRequest, NotFound
 from gangline.domain.phase import TERMINAL, Phase
 from gangline.rundir.layout import AttemptDir
-from gangline.server.answers import MOST, json_answer
+from gangline.rundir.tail import read_kept
+from gangline.server.answers import MOST, encode, json_answer
 from gangline.server.follow import RunFollower, follow_lines
-from gangline.server.logs import GangLogFollower, find_attempt, find_tail, is_attempt_over, parse_offsets, read_piece
+from gangline.server.logs import GangLogFollower, find_attempt, is_attempt_over, parse_offsets
 from gangline.server.parts import Parts
+from gangline.server.ranklogs import Begin, RankLogs, find_begin, find_end, read_piece
 from gangline.wire.views import LogChunk, RunSummary
 
 __all__ = ["make_router"]
 
 _MAX_CHUNK_BYTES = 16 << 20
-_RAW_BYTES = 1 << 18
 _LINES = "application/x-ndjson"
 _Attempt = Annotated[int | None, Query(ge=0, le=MOST, description="Default: the newest.")]
 _Tail = Annotated[int | None, Query(ge=0, le=MOST, description="Begin at the last that many lines.")]
+_Ranks = Annotated[str | None, Query(description="`0,3`; default: all.")]
+_Since = Annotated[float | None, Query(description="Begin at what was written from this time on (seconds since 1970).")]
+_Until = Annotated[float | None, Query(description="End at what was written up to this time.")]
 
 
 def make_router(parts: Parts) -> APIRouter:
@@ -45,27 +49,45 @@ def _add_pieces(router: APIRouter, parts: Parts) -> None:
         limit_bytes: Annotated[int, Query(ge=16, le=_MAX_CHUNK_BYTES)] = 1 << 20,
         tail: _Tail = None,
     ) -> Response:
-        """A piece of one rank's log."""
-        found, over = _find(parts, run, rank, attempt)
+        """A piece of one rank's log. Where its middle was dropped, one piece says so, and the next goes on after it."""
+        found, over = _find(parts, run, [rank], attempt)
         if tail is not None:
-            offset = find_tail(found.log(rank), tail)
+            offset = find_begin(found, rank, Begin(tail=tail))
         return json_answer(read_piece(found, rank, offset=offset, limit_bytes=limit_bytes, over=over))
 
     @router.get("/runs/{run}/logs/{rank}/raw", response_class=StreamingResponse)
-    def read_raw_log(run: str, rank: int, attempt: _Attempt = None) -> Response:
-        """The bytes of one rank's log as they are now."""
-        found, _ = _find(parts, run, rank, attempt)
-        return StreamingResponse(_raw(found, rank), media_type="application/octet-stream")
+    def read_raw_log(
+        run: str, rank: int, attempt: _Attempt = None, since: _Since = None, until: _Until = None
+    ) -> Response:
+        """The bytes of one rank's log as they are now; a line says where its middle was dropped."""
+        found, _ = _find(parts, run, [rank], attempt)
+        begin, end = find_begin(found, rank, Begin(since=since)), find_end(found, rank, until)
+        return StreamingResponse(read_kept(found.log(rank), begin, end), media_type="application/octet-stream")
+
+    @router.get("/runs/{run}/logs", responses={200: {"content": {_LINES: {}}}}, response_class=StreamingResponse)
+    async def read_logs(
+        run: str,
+        ranks: _Ranks = None,
+        attempt: _Attempt = None,
+        tail: _Tail = None,
+        since: _Since = None,
+        until: _Until = None,
+    ) -> Response:
+        """Lines of JSON: LogChunks of several ranks in order of time, as the logs are now."""
+        begin = Begin(tail=tail, since=since)
+        logs, over = await run_in_threadpool(_open_logs, parts, run, ranks, attempt, begin, until)
+        return StreamingResponse(_merged(logs, over=over), media_type=_LINES)
 
 
 def _add_follow(router: APIRouter, parts: Parts) -> None:
     @router.get("/runs/{run}/follow", responses={200: {"content": {_LINES: {}}}}, response_class=StreamingResponse)
     async def follow_run(
         run: str,
-        ranks: Annotated[str | None, Query(description="`0,3`; default: all.")] = None,
+        ranks: _Ranks = None,
         attempt: Annotated[int | None, Query(ge=0, le=MOST, description="Where to begin; default: the newest.")] = None,
         offsets: Annotated[str, Query(description="`0:17,3:0`: next byte of each rank in that attempt.")] = "",
         tail: _Tail = None,
+        since: _Since = None,
         after: Annotated[int, Query(ge=-MOST, le=MOST, description="`seq` of the last event that is known.")] = -1,
     ) -> Response:
         """Lines of JSON: LogChunks, `{"event": EventView}`, and at the end `{"end": RunSummary}`."""
@@ -75,7 +97,7 @@ def _add_follow(router: APIRouter, parts: Parts) -> None:
             ranks=_parse_ranks(ranks, seen),
             attempt=attempt,
             offsets=_parse_offsets(offsets),
-            tail=tail,
+            begin=Begin(tail=tail, since=since),
         )
         follower = RunFollower(run_id=run_id, runs=parts.commands, logs=logs, after=after)
         return StreamingResponse(follow_lines(follower, parts.stopping), media_type=_LINES)
@@ -86,14 +108,29 @@ def _summary(parts: Parts, run: str) -> tuple[str, RunSummary]:
     return run_id, parts.commands.summary(run_id)
 
 
-def _find(parts: Parts, run: str, rank: int, attempt: int | None) -> tuple[AttemptDir, bool]:
+def _open_logs(
+    parts: Parts, run: str, ranks: str | None, attempt: int | None, begin: Begin, until: float | None
+) -> tuple[RankLogs, bool]:
+    run_id, seen = _summary(parts, run)
+    wanted = _parse_ranks(ranks, seen)
+    found, over = _find(parts, run_id, wanted, attempt)
+    ends = {rank: find_end(found, rank, until) for rank in wanted}
+    return RankLogs(attempt=found, ranks=wanted, begin=begin, ends=ends), over
+
+
+async def _merged(logs: RankLogs, *, over: bool) -> AsyncIterator[bytes]:
+    while pieces := await run_in_threadpool(logs.read, over=over):
+        yield b"".join(encode(piece) + b"\n" for piece in pieces)
+
+
+def _find(parts: Parts, run: str, ranks: Sequence[int], attempt: int | None) -> tuple[AttemptDir, bool]:
     """The attempt that is meant, and whether nothing more will be written to its logs.
 
     Raises:
         NotFound: the run has no such rank or attempt.
     """
     run_id, seen = _summary(parts, run)
-    _check_ranks([rank], seen)
+    _check_ranks(ranks, seen)
     run_dir = parts.home.run(run_id)
     newest = find_attempt(run_dir, None).number
     if attempt is not None and attempt > newest:
@@ -101,15 +138,6 @@ def _find(parts: Parts, run: str, rank: int, attempt: int | None) -> tuple[Attem
     found = find_attempt(run_dir, attempt)
     over = Phase(seen["phase"]) in TERMINAL or found.number < newest or is_attempt_over(found)
     return found, over
-
-
-def _raw(attempt: AttemptDir, rank: int) -> Iterator[bytes]:
-    path = attempt.log(rank)
-    if not path.is_file():
-        return
-    with path.open("rb") as file:
-        while data := file.read(_RAW_BYTES):
-            yield data
 
 
 def _parse_ranks(text: str | None, seen: RunSummary) -> Sequence[int]:

@@ -34,11 +34,13 @@ _CLOCK = re.compile(r"(?:(\d+):)?(\d+):(\d{2})")
 
 
 def parse_bytes(text: str) -> int:
-    """`16GB` is 16 * 1000**3, `16GiB` and `16G` are 16 * 1024**3.
+    """`16GB` is 16 * 1000**3, `16GiB` and `16G` are 16 * 1024**3; `0` is 0.
 
     Raises:
         SpecInvalid: it is no size, or carries no unit (16 of what?).
     """
+    if text.strip() == "0":
+        return 0
     found = _SIZE.fullmatch(text.strip().lower())
     if found is None or found[2] not in _BYTES:
         raise SpecInvalid(f"`{text}` is not a size", fix="Write a number and a unit: 512MB, 16GB, 64GiB.")

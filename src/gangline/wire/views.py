@@ -222,6 +222,8 @@ class LogChunk(TypedDict):
     size: int
     text: str
     """Bytes decoded as UTF-8, invalid ones replaced."""
+    dropped_bytes: int
+    """So many bytes of the log are gone here (its limit was reached); `text` is the line that says so."""
     complete: bool
     """True when the rank has ended and this piece reaches the end of its log."""
 

@@ -5,39 +5,43 @@ from pathlib import Path
 
 import pytest
 
-from gangline.rundir.tail import LogFollower, PlainText, read_chunk, read_tail, render_plain
+from gangline.rundir.tail import find_line_start, find_tail, read_chunk, read_kept
 
 
 @pytest.mark.parametrize("ending", [b"", b"\n"])
 def test_the_last_lines(tmp_path: Path, ending: bytes) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"\n".join(b"line %d" % number for number in range(20_000)) + ending)
-    assert read_tail(path, 2).data == b"line 19998\nline 19999" + ending
-    many = read_tail(path, 15_000)
-    assert many.data.startswith(b"line 5000\n")
-    assert many.next_offset == many.size
-    assert read_tail(path, 50_000).data == path.read_bytes()
-    assert read_tail(path, 0).data == b""
+    whole = path.read_bytes()
+    assert whole[find_tail(path, 2) :] == b"line 19998\nline 19999" + ending
+    assert whole[find_tail(path, 15_000) :].startswith(b"line 5000\n")
+    assert find_tail(path, 50_000) == 0
+    assert find_tail(path, 0) == len(whole)
 
 
 def test_the_tail_of_a_missing_and_of_an_empty_log(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
-    for name in ("missing", "empty"):
-        chunk = read_tail(tmp_path / name, 5)
-        assert (chunk.offset, chunk.data, chunk.size, chunk.cut) == (0, b"", 0, False)
+    assert find_tail(tmp_path / "missing", 5) == find_tail(tmp_path / "empty", 5) == 0
 
 
 def test_ten_megabytes_without_a_line_end_cost_no_more_than_the_limit(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes("ü".encode() * 5_000_000 + b"x")
     tracemalloc.start()
-    chunk = read_tail(path, 10, limit_bytes=100_000)
+    offset = find_tail(path, 10, limit_bytes=100_000)
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak_bytes < 1_000_000
-    assert chunk.cut
-    assert chunk.next_offset == chunk.size
-    assert "\ufffd" not in chunk.text
+    tail = path.read_bytes()[offset:]
+    assert 100_000 - 4 < len(tail) <= 100_000
+    tail.decode("utf-8")
+
+
+def test_the_beginning_of_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"one\ntwo\n" + b"x" * 200_000)
+    assert [find_line_start(path, offset) for offset in (0, 2, 3, 4, 6, 8, 100)] == [0, 0, 0, 4, 4, 8, 8]
+    assert find_line_start(path, 150_000) == 150_000
 
 
 def test_chunks_end_between_characters_and_lose_nothing(tmp_path: Path) -> None:
@@ -67,65 +71,20 @@ def test_a_chunk_past_the_end_is_empty_at_the_end(tmp_path: Path) -> None:
     assert (read_chunk(path, 99).offset, read_chunk(path, 99).data) == (3, b"")
 
 
-def test_a_follower_sees_each_byte_once(tmp_path: Path) -> None:
+def test_a_half_character_waits_until_nothing_more_can_come(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    follower = LogFollower(path)
-    assert follower.read() == b""
+    assert read_chunk(path, 0).data == b""
     path.write_bytes("a€".encode()[:2])
-    assert follower.read() == b"a"
-    assert follower.read() == b""
-    assert follower.read_rest() == b"\xe2"
-    with path.open("ab") as file:
-        file.write(b"more")
-    assert follower.read() == b"more"
+    assert read_chunk(path, 0).data == b"a"
+    assert read_chunk(path, 1).data == b""
+    assert read_chunk(path, 0, final=True).data == b"a\xe2"
+    assert b"".join(read_kept(path)) == b"a\xe2"
 
 
-def test_a_carriage_return_ends_a_piece() -> None:
-    assert render_plain(b"10%\r20%\r\r30%\nnext\r\n\r\nlast") == "10%\n20%\n30%\nnext\n\nlast"
-    assert render_plain(b"50%\r\x1b[K100%\r\n") == "50%\n100%\n"
-
-
-def test_control_sequences_are_stripped() -> None:
-    raw = b"\x1b[1;31mred\x1b[0m \x1b]0;title\x07\x1b]8;;http://x\x1b\\link\x1b]8;;\x1b\\ "
-    raw += b"\x1b[2A\x1b(B\x07\x08end\ttab\x00\x7f"
-    assert render_plain(raw) == "red link end\ttab"
-
-
-def test_every_split_gives_the_same_plain_text() -> None:
-    raw = "a\r\nb\r\x1b[31mü€\x1b[0m\x1b]0;t\x07\r\n\x1b(Bz\n\nend".encode()
-    whole = render_plain(raw)
-    for first in range(len(raw)):
-        plain = PlainText()
-        assert plain.feed(raw[:first]) + plain.feed(raw[first:]) + plain.finish() == whole
-    plain = PlainText()
-    assert "".join(plain.feed(raw[i : i + 1]) for i in range(len(raw))) + plain.finish() == whole
-
-
-def test_a_long_line_is_cut_once_with_a_note_however_it_comes() -> None:
-    plain = PlainText(line_chars=10)
-    text = (
-        plain.feed(b"x" * 7)
-        + plain.feed(b"x" * 7)
-        + plain.feed(b"x" * 1000)
-        + plain.feed(b"\nshort\n")
-        + plain.finish()
-    )
-    assert text.startswith("x" * 10 + " …")
-    assert text.count("longer than 10 characters") == 1
-    assert text.endswith("]\nshort\n")
-
-
-def test_plain_text_of_endless_output_is_bounded_in_memory_and_comes_at_once() -> None:
-    plain = PlainText()
-    tracemalloc.start()
-    assert plain.feed(b"progress") == "progress"
-    for _ in range(100):
-        plain.feed(b"y" * 100_000)
-        plain.feed(b"\x1b]" + b"z" * 100_000)  # a control sequence that never ends
-    _, peak_bytes = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert peak_bytes < 5_000_000
-
-
-def test_bytes_that_are_not_text_are_replaced() -> None:
-    assert render_plain(b"caf\xe9 \xff\xfe") == "caf\ufffd \ufffd\ufffd"
+def test_all_that_a_log_holds_between_two_offsets(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    data = "aä€😀".encode() * 100_000
+    path.write_bytes(data)
+    assert b"".join(read_kept(path)) == data
+    assert b"".join(read_kept(path, 17, 600_001)) == data[17:600_001]
+    assert b"".join(read_kept(tmp_path / "missing")) == b""

@@ -5,10 +5,13 @@ import json
 
 import pytest
 
+from gangline.agent.loglimit import LogLimit
 from gangline.rundir.layout import RunDir
+from gangline.rundir.logindex import IndexWriter
 from gangline.server.follow import RunFollower, follow_lines
-from gangline.server.logs import GangLogFollower, parse_offsets, read_piece
+from gangline.server.logs import GangLogFollower, parse_offsets
 from gangline.server.parts import Stopping
+from gangline.server.ranklogs import Begin, RankLogs, find_end, read_piece
 from gangline.testing.commands import FakeCommands, make_event, make_summary
 
 V1 = "/api/v1"
@@ -49,9 +52,7 @@ def test_a_piece_is_complete_once_the_run_is_over(api):
     api.commands.runs["a"] = make_summary(id="a", phase="failed")
     api.write_log("a", 0, b"broken \xe2\x82")
     chunk = api.client.log_chunk("a", 0)
-    assert (chunk["text"], chunk["complete"]) == ("broken ", False)
-    rest = api.client.log_chunk("a", 0, offset=chunk["next_offset"])
-    assert (rest["text"], rest["next_offset"], rest["complete"]) == ("�", 9, True)
+    assert (chunk["text"], chunk["next_offset"], chunk["complete"]) == ("broken �", 9, True)
 
 
 def test_a_result_or_a_later_attempt_completes_an_attempt(api):
@@ -168,7 +169,7 @@ def test_given_offsets_and_tail_count_for_the_first_attempt_alone(run_dir):
     write(run_dir, 0, 0, b"old\nnew\n")
     write(run_dir, 0, 1, b"one\ntwo\n")
     write(run_dir, 1, 0, b"whole\nlog\n")
-    follower = GangLogFollower(run_dir=run_dir, ranks=[0, 1], attempt=0, offsets={0: 4}, tail=1)
+    follower = GangLogFollower(run_dir=run_dir, ranks=[0, 1], attempt=0, offsets={0: 4}, begin=Begin(tail=1))
     assert texts(follower.poll(run_over=False)[0]) == {0: "new\n", 1: "two\n"}
     follower.poll(run_over=False)
     assert texts(follower.poll(run_over=False)[0]) == {0: "whole\nlog\n"}
@@ -181,6 +182,61 @@ def test_a_cut_character_at_the_end_of_an_attempt_is_not_lost(run_dir):
     for _ in range(4):
         found += "".join(piece["text"] for piece in follower.poll(run_over=True)[0])
     assert found == "end �"
+
+
+def write_index(run_dir: RunDir, rank: int, *records: tuple[float, int]) -> None:
+    index = IndexWriter(run_dir.attempt(0).index(rank), interval_s=0.0)
+    for moment, size in records:
+        index.note(size, moment)
+
+
+def test_ranks_are_read_in_order_of_time(run_dir):
+    for rank in (0, 1):
+        write(run_dir, 0, rank, b"".join(b"%d%d\n" % (rank, number) for number in range(5)))
+    write_index(run_dir, 0, (10.0, 3), (12.0, 9))
+    write_index(run_dir, 1, (9.0, 3), (11.0, 6), (13.0, 12))
+    logs = RankLogs(attempt=run_dir.attempt(0), ranks=[0, 1])
+    text = "".join(piece["text"] for piece in logs.read(over=True))
+    assert text.split() == ["10", "00", "11", "01", "02", "12", "13", "03", "04", "14"]
+    assert logs.read(over=True) == []
+
+
+def test_what_comes_after_a_time_and_up_to_one(run_dir):
+    write(run_dir, 0, 0, b"a\nb\nc\nd\n")
+    write_index(run_dir, 0, (10.0, 2), (11.0, 3), (12.0, 6), (13.0, 8))
+    attempt = run_dir.attempt(0)
+    read = lambda begin, until: texts(  # noqa: E731
+        RankLogs(attempt=attempt, ranks=[0], begin=begin, ends={0: find_end(attempt, 0, until)}).read(over=True)
+    ).get(0, "")
+    assert read(Begin(since=10.5), None) == "b\nc\nd\n"
+    assert read(Begin(since=11.5), None) == "b\nc\nd\n", "the line that had only begun is whole"
+    assert read(Begin(since=12.5), None) == "d\n"
+    assert read(Begin(), 11.5) == "a\nb\nc\n"
+    assert read(Begin(since=0.0, tail=1), 99.0) == "d\n"
+    assert read(Begin(since=99.0), None) == ""
+
+
+def test_a_log_that_was_cut_says_so_wherever_it_is_read(api):
+    api.commands.runs["a"] = make_summary(id="a")
+    lines = b"".join(b"line %05d\n" % number for number in range(3000))
+    api.write_log("a", 0, lines)
+    log = api.home.run("a").attempt(0).log(0)
+    assert LogLimit(log, 8000).apply(len(lines))
+    note = "… 26.0 KB of output were dropped here (limit 8.0 KB per rank: --log-limit) …\n"
+    raw = b"".join(api.client.raw_log("a", 0)).decode()
+    assert raw.count(note) == 1
+    assert raw.startswith("line 00000\n")
+    assert raw.endswith("line 02999\n")
+    assert len(raw) < 8000 + 100
+    assert "\0" not in raw
+    assert "".join(piece["text"] for piece in api.client.logs("a", ranks=[0])) == raw
+    head = api.client.log_chunk("a", 0)
+    gap = api.client.log_chunk("a", 0, offset=head["next_offset"])
+    assert (gap["text"], gap["dropped_bytes"]) == (note, gap["next_offset"] - gap["offset"])
+    rest = api.client.log_chunk("a", 0, offset=gap["next_offset"])
+    assert head["text"] + gap["text"] + rest["text"] == raw
+    assert api.client.log_chunk("a", 0, tail=2)["text"] == "line 02998\nline 02999\n"
+    assert api.client.log_chunk("a", 0, tail=2000)["text"] == note
 
 
 # the stream
