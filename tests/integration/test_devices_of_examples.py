@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = [ROOT / "src/gangline/templates/init/train_torch.py", ROOT / "examples/gpt/train.py"]
+SCRIPTS = [ROOT / "src/gangline/templates/torch/train.py", ROOT / "examples/gpt/train.py"]
 GUIDE = ROOT / "docs/how-to/training-script.md"
 
 pytestmark = [pytest.mark.integration, pytest.mark.torch]

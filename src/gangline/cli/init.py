@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
-from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 
 import click
 
+from gangline.cli.options import echo_json, json_option
+from gangline.cli.templates import RUN_FILE, default_template, find_template
 from gangline.cli.terminal import say
 from gangline.domain.errors import Conflict, InvalidRequest
 
 __all__ = ["command"]
 
-_TEMPLATES = "templates/init"
-
 
 @click.command("init")
 @click.argument("folder", type=click.Path(path_type=Path), default=".")
-@click.option("--plain", is_flag=True, help="A script without PyTorch; the default where torch is not installed.")
-def command(*, folder: Path, plain: bool) -> None:
+@click.option(
+    "--template",
+    metavar="NAME",
+    help="One of those that `gangline template` lists.  [default: torch, or plain where torch is not installed]",
+)
+@json_option()
+def command(*, folder: Path, template: str | None, as_json: bool) -> None:
     """Write a small training script and gangline.yaml into a folder.
 
-    A .ganglineignore comes with them: what is not packed. FOLDER is made if it is not there [default: this one].
-    Nothing that exists is overwritten.
+    A run.yaml, the run that they are made for, and a .ganglineignore, what is not packed, come with them. FOLDER is
+    made if it is not there [default: this one]. Nothing that exists is overwritten.
     """
-    script = "train_plain.py" if plain or find_spec("torch") is None else "train_torch.py"
-    contents = {"train.py": _read(script), "gangline.yaml": _read("gangline.yaml")}
-    contents[".ganglineignore"] = _read("ganglineignore")
+    chosen = find_template(template) if template else default_template()
+    contents = chosen.read()
     try:
         _write_new(folder, contents)
     except OSError as error:
@@ -37,8 +40,11 @@ def command(*, folder: Path, plain: bool) -> None:
             why=error.strerror or str(error),
             fix="Name another folder: gangline init FOLDER",
         ) from error
-    where = "" if folder == Path() else f"cd {folder} && "
-    say(f"Wrote {', '.join(contents)}. Next:\n\n  {where}gangline submit --follow train.py --steps 300")
+    if as_json:
+        echo_json({"template": chosen.name, "folder": str(folder.absolute()), "files": sorted(contents)})
+        return
+    where = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
+    say(f"Wrote {', '.join(contents)}. Next:\n\n  {where}gangline submit --follow -f {RUN_FILE}")
 
 
 def _write_new(folder: Path, contents: Mapping[str, str]) -> None:
@@ -60,7 +66,3 @@ def _write_new(folder: Path, contents: Mapping[str, str]) -> None:
     for name, text in contents.items():
         with (folder / name).open("x", encoding="utf-8") as file:
             file.write(text)
-
-
-def _read(name: str) -> str:
-    return (files("gangline") / _TEMPLATES / name).read_text(encoding="utf-8")

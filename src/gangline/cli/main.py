@@ -50,6 +50,7 @@ ENTRIES = {
     "watch": _entry("watch", _SEE, "Watch a run live."),
     "metrics": _entry("metrics", _SEE, "Show what the training code logged, as numbers or a plot."),
     "checkpoints": _entry("checkpoints", _SEE, "List the checkpoints of a run."),
+    "template": _entry("template", _MORE, "List the ready training scripts that come with Gangline."),
     "pools": _entry("pools", _MORE, "List the machines that runs can use."),
     "server": _entry("server", _MORE, "Look at the server of this machine, start or stop it."),
     "schema": _entry("schema", _MORE, "Print the JSON Schema of run files, for editors."),
@@ -77,6 +78,8 @@ SYNONYMS = {
     "top": "watch",
     "help": "--help",
     "new": "init",
+    "templates": "template",
+    "examples": "template",
 }
 """Words of other tools, and what they mean here."""
 

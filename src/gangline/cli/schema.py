@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
-from gangline.cli.options import echo_json
+from gangline.cli.options import echo_json, json_option
 
 __all__ = ["command"]
 
 
 @click.command("schema")
-def command() -> None:
+@json_option("Print JSON, as it does anyway; errors are JSON on stderr.")
+def command(*, as_json: bool) -> None:  # noqa: ARG001 - there is no other form
     """Print the JSON Schema of run files, for editors.
 
     For example: `gangline schema > gangline.schema.json`, and as first line of a run file:

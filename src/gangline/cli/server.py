@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -104,15 +106,17 @@ def stop(*, force: bool, as_json: bool) -> None:
 @command.command("logs")
 @click.option("-f", "-F", "--follow", is_flag=True, help="Go on until Ctrl-C.")
 @click.option("-n", "--tail", type=Whole(), default=100, help="Only the last N lines.  [default: 100]")
-def logs(*, follow: bool, tail: int) -> None:
+@json_option('Print `{"line": …}`, one object a line; errors are JSON on stderr.')
+def logs(*, follow: bool, tail: int, as_json: bool) -> None:
     """Print the server's own log."""
     path = Home.from_env().server_log
     if not path.is_file():
         raise NotFound(f"There is no server log at {path}", fix="`gangline server start` starts a server.")
-    position = _print_tail(path, tail)
+    write = _print_objects if as_json else _print_bytes
+    position = _print_tail(path, tail, write)
     while follow:
         time.sleep(_FOLLOW_S)
-        position = _print_new(path, position)
+        position = _print_new(path, position, write)
 
 
 def _end_by_force(home: Home) -> None:
@@ -145,17 +149,17 @@ def _render_health(health: HealthView, now: float) -> list[str]:
     ]
 
 
-def _print_tail(path: Path, tail: int) -> int:
+def _print_tail(path: Path, tail: int, write: Callable[[bytes], None]) -> int:
     """Print the last lines; returns the size of what was seen."""
     with path.open("rb") as file:
         lines = deque(file, maxlen=tail)
         position = file.tell()
     for line in lines:
-        _print_bytes(line)
+        write(line)
     return position
 
 
-def _print_new(path: Path, position: int) -> int:
+def _print_new(path: Path, position: int, write: Callable[[bytes], None]) -> int:
     """Print what was added since `position`; from the start where the file has become shorter."""
     size = path.stat().st_size if path.exists() else 0
     if size == position:
@@ -163,8 +167,14 @@ def _print_new(path: Path, position: int) -> int:
     with path.open("rb") as file:
         file.seek(position if size > position else 0)
         added = file.read()
-    _print_bytes(added)
-    return size
+    complete = added[: added.rfind(b"\n") + 1]
+    write(complete)
+    return size - len(added) + len(complete)
+
+
+def _print_objects(data: bytes) -> None:
+    for line in data.splitlines():
+        say(json.dumps({"line": line.decode("utf-8", "replace")}))
 
 
 def _print_bytes(data: bytes) -> None:

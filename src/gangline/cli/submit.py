@@ -19,6 +19,7 @@ from gangline.cli.follow import Following, follow_run, say_detached, say_end
 from gangline.cli.options import echo_json, echo_lines, json_option
 from gangline.cli.specoptions import SubmitCommand, flag_table, make_spec_options, spec_values, submit_line
 from gangline.cli.submitted import list_keys, parse_files, render_dry_run, render_launch, render_submitted
+from gangline.cli.templates import RUN_FILE, Template, find_template
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import visible
 from gangline.cli.wait import wait_until_over
@@ -47,6 +48,7 @@ _EPILOG = """Examples:
   gangline submit -- "./prepare && ./train | tee log"  # one text: a line for bash, with pipefail
   gangline submit -f run.yaml --name second-try    # a run file; options win over it
   gangline submit -f run.yaml -- --lr 1e-4         # other arguments than the file's
+  gangline submit --template gpt --follow          # something to try
 
 `python train.py` means the script, run by that python. gangline.yaml in the project's root sets defaults."""
 
@@ -62,6 +64,7 @@ class _After:
 
 @click.command("submit", cls=SubmitCommand, epilog=_EPILOG)
 @click.option("-f", "--file", type=click.Path(path_type=Path), metavar="YAML", help="Read the run from a file.")
+@click.option("--template", metavar="NAME", help="Run one of those that `gangline template` lists, as it is.")
 @click.option("-m", "_module", metavar="MODULE", expose_value=False, help="Run a module; what follows is its own.")
 @click.option("-F", "--follow", is_flag=True, help="Follow the output; exit with the run's code. Ctrl-C detaches.")
 @click.option("--wait", is_flag=True, help="Return when the run is over, with its code.")
@@ -82,8 +85,8 @@ def command(ctx: click.Context, /, **options: Any) -> int:  # noqa: ANN401 - the
     if options["detach"] and (options["follow"] or options["wait"]):
         raise InvalidRequest("--detach contradicts --follow and --wait", fix="Keep one of them.")
     after = _After(follow=options["follow"], wait=options["wait"], as_json=options["as_json"])
-    wanted = _build_spec(ctx, options["file"], spec_values(options))
-    prepared = _prepare(wanted.spec)
+    wanted = _build_spec(ctx, _source(options), spec_values(options))
+    prepared = _prepare(wanted)
     client = connection.connect()
     if options["dry_run"]:
         return _print_dry_run(client, prepared, wanted.sources, as_json=after.as_json)
@@ -99,16 +102,43 @@ class _Wanted:
 
     spec: RunSpec
     sources: Mapping[str, Sequence[str]]
+    template: Template | None
 
 
-def _build_spec(ctx: click.Context, file: Path | None, values: dict[str, Any]) -> _Wanted:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Source:
+    """The files that the line begins from."""
+
+    file: Path | None
+    defaults: Path | None
+    """A template's own in place of the project's."""
+    template: Template | None = None
+
+
+def _source(options: Mapping[str, Any]) -> _Source:
+    if not options["template"]:
+        return _Source(file=options["file"], defaults=None)
+    if options["file"]:
+        raise InvalidRequest("--template contradicts --file", why="Each names what runs.", fix="Keep one of them.")
+    template = find_template(options["template"])
+    return _Source(file=template.folder / RUN_FILE, defaults=template.defaults, template=template)
+
+
+def _build_spec(ctx: click.Context, source: _Source, values: dict[str, Any]) -> _Wanted:
     """Defaults of the project, then the file, then the command line; later ones win."""
     from gangline.snapshot.root import find_root  # noqa: PLC0415 - only here
 
-    folder, line = Path.cwd(), submit_line(ctx)
-    defaults, from_file = defaults_from_project(find_root(folder)), partial_from_yaml(file) if file else {}
+    folder, line, file = Path.cwd(), submit_line(ctx), source.file
+    defaults = partial_from_yaml(source.defaults) if source.defaults else defaults_from_project(find_root(folder))
+    from_file = partial_from_yaml(file) if file else {}
     layers = merge_layers(defaults, from_file)
     args = file_args(line, str(file), layers) if file else None
+    if source.template and line.rest and not line.separated:
+        raise InvalidRequest(
+            f"`{line.rest[0]}` comes on top of --template {source.template.name}",
+            why="A template brings its own script.",
+            fix=f"For its arguments: gangline submit --template {source.template.name} -- {' '.join(line.rest)}",
+        )
     if args is None:
         values = {**values, **_entry_values(parse_entry(line, flags=flag_table(ctx.command), folder=folder), values)}
     mapping = apply_flags(layers, values)
@@ -124,7 +154,7 @@ def _build_spec(ctx: click.Context, file: Path | None, values: dict[str, Any]) -
             *(["args"] if args else []),
         ],
     }
-    return _Wanted(spec=spec_from_mapping(mapping), sources=sources)
+    return _Wanted(spec=spec_from_mapping(mapping), sources=sources, template=source.template)
 
 
 def _entry_values(entry: Entry | None, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,10 +179,14 @@ def _nothing_to_run(folder: Path, file: Path | None) -> InvalidRequest:
     )
 
 
-def _prepare(spec: RunSpec) -> Prepared:
+def _prepare(wanted: _Wanted) -> Prepared:
     from gangline.client.submission import prepare  # noqa: PLC0415 - imported once there is something to pack
 
-    prepared = prepare(spec)
+    spec, root = wanted.spec, None
+    if wanted.template:  # where it is installed may be ignored by whoever keeps the environment
+        spec, root = replace(spec, include=(*spec.include, *wanted.template.names)), wanted.template.folder
+        spec = replace(spec, name=spec.name or wanted.template.name)
+    prepared = prepare(spec, root=root)
     for warning in prepared.warnings:
         say(f"note: {visible(warning)}", err=True)
     return prepared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 import time
@@ -17,13 +18,13 @@ from gangline.cli.describe import describe_phase, exit_code_of, explain, is_over
 from gangline.cli.failure import EXIT_INTERRUPTED
 from gangline.cli.follow import Story, say_detached
 from gangline.cli.logtext import LineAssembler
-from gangline.cli.options import Whole, run_argument
+from gangline.cli.options import Whole, json_option, run_argument
 from gangline.cli.plot import render_sparkline
 from gangline.cli.summary import main_metric, metric_points, render_attempts
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_clock, render_count, render_duration, render_number, render_step, visible
 from gangline.domain.errors import NotFound
-from gangline.wire.views import EventView, MetricView, RankView, RunDetail
+from gangline.wire.views import EventView, MetricView, RankView, RunDetail, RunSummary
 
 if TYPE_CHECKING:
     from gangline.client.client import Client
@@ -77,7 +78,8 @@ class View:
 @run_argument
 @click.option("-r", "--rank", type=Whole(), default=0, help="Show the newest output of this rank.  [default: 0]")
 @click.option("--plain", is_flag=True, help="Print changes line by line, as in a pipe.")
-def command(*, run: str, rank: int, plain: bool) -> int:
+@json_option("Print each state of the run as JSON, one object a line; errors are JSON on stderr.")
+def command(*, run: str, rank: int, plain: bool, as_json: bool) -> int:
     """Watch a run live.
 
     Phase, progress, loss, ranks, attempts and newest output on one screen; line by line where the output is no
@@ -87,7 +89,10 @@ def command(*, run: str, rank: int, plain: bool) -> int:
     terminal = Terminal.from_stream()
     run_id = client.run(run)["id"]
     try:
-        ended = _watch_live(client, run_id, rank) if terminal.live and not plain else _watch_plain(client, run_id)
+        if as_json:
+            ended = _watch_json(client, run_id)
+        else:
+            ended = _watch_live(client, run_id, rank) if terminal.live and not plain else _watch_plain(client, run_id)
     except KeyboardInterrupt:
         say_detached(run_id)
         return EXIT_INTERRUPTED
@@ -122,6 +127,17 @@ def render_change(before: RunDetail | None, run: RunDetail, events: Iterable[Eve
     if not lines and (before is None or before["phase"] != run["phase"]):
         lines = [f"{render_clock(time.time())} {describe_phase(run)}: {explain(run, time.time())}"]
     return lines
+
+
+def _watch_json(client: Client, run_id: str) -> RunDetail:
+    seen: RunSummary | None = None
+    while True:
+        run = client.wait(run_id, timeout_s=_TICK_S, version=seen["version"] if seen else -1)
+        if run != seen:
+            say(json.dumps(run))
+        if is_over(run):
+            return client.run(run_id)
+        seen = run
 
 
 def _watch_plain(client: Client, run_id: str) -> RunDetail:

@@ -110,10 +110,11 @@ def prepare(
         SpecInvalid: no interpreter, or nothing to run where the entry says.
         SnapshotRefused: the tree cannot be packed.
     """
+    typed_in = (cwd or Path.cwd()).absolute()
     cwd, root = _place(cwd, root)
     workdir = _workdir(cwd, root)
-    spec = _with_checkpoints(relative_entry(spec, cwd=cwd, root=root), cwd)
-    python = find_python(spec.environment.python, cwd=cwd, root=root, environ=environ)
+    spec = _with_checkpoints(relative_entry(spec, cwd=cwd, root=root), typed_in)
+    python = find_python(spec.environment.python, cwd=typed_in, root=root, environ=environ)
     home = Home.from_env(environ).path
     matters = spec.pool == _LOCAL_POOL and (spec.entry_kind is not EntryKind.COMMAND or spec.environment.python)
     with ThreadPoolExecutor(1) as beside:

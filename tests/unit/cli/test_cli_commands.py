@@ -13,6 +13,7 @@ from gangline.cli.main import ENTRIES, SYNONYMS, cli, main
 from gangline.domain.errors import GanglineError, ServerUnreachable
 from gangline.rundir.checkpoints import PASSED_OVER
 from gangline.rundir.home import Home
+from gangline.wire.spec import spec_from_yaml
 
 # --- the root ---
 
@@ -331,20 +332,41 @@ def test_server_logs(gangline: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert gangline("server", "logs", "-n", "2").out == "line 3\\x1b[31m \ufffd\nline 4\\x1b[31m \ufffd\n"
 
 
+def test_server_logs_as_json(gangline: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("GANGLINE_HOME", str(tmp_path))
+    assert json.loads(gangline("server", "logs", "--json").err)["error"]["code"] == "not_found"
+    Home(tmp_path).server_log.write_bytes(b'one "1"\n\x1b[31m \xff\n')
+    found = [json.loads(line) for line in gangline("server", "logs", "--json").out.splitlines()]
+    assert found == [{"line": 'one "1"'}, {"line": "\x1b[31m \ufffd"}]
+
+
+def test_a_line_of_the_server_log_that_is_half_written_waits_for_its_end(tmp_path: Path, capsys: Any):
+    path = tmp_path / "log"
+    path.write_text("one\ntw")
+    position = server._print_new(path, 0, server._print_objects)
+    path.write_text("one\ntwo\n")
+    assert server._print_new(path, position, server._print_objects) == 8
+    assert capsys.readouterr().out == '{"line": "one"}\n{"line": "two"}\n'
+
+
+def test_the_schema_is_json_anyway(gangline: Any):
+    assert gangline("schema", "--json").out == gangline("schema").out
+
+
 def test_new_lines_of_the_server_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "log"
     path.write_text("one\n")
-    position = server._print_new(path, 0)
-    assert server._print_new(path, position) == position
+    position = server._print_new(path, 0, server._print_bytes)
+    assert server._print_new(path, position, server._print_bytes) == position
     path.write_text("2\n")  # it was rotated
-    assert server._print_new(path, position) == 2
+    assert server._print_new(path, position, server._print_bytes) == 2
     assert capsys.readouterr().out == "one\n2\n"
 
 
 # --- init ---
 
 
-@pytest.mark.parametrize("flags", [[], ["--plain"]])
+@pytest.mark.parametrize("flags", [[], ["--template", "plain"], ["--template", "gpt"]])
 def test_init_writes_a_script_that_compiles(gangline: Any, tmp_path: Path, flags: list[str]):
     folder = tmp_path / "new" / "project"
     result = gangline("init", str(folder), *flags)
@@ -352,7 +374,23 @@ def test_init_writes_a_script_that_compiles(gangline: Any, tmp_path: Path, flags
     compile((folder / "train.py").read_text(), "train.py", "exec")
     assert (folder / "gangline.yaml").is_file()
     assert "data/" in (folder / ".ganglineignore").read_text().splitlines()
-    assert "gangline submit --follow train.py" in result.out
+    assert "gangline submit --follow -f run.yaml" in result.out
+    assert spec_from_yaml(folder / "run.yaml").entry == "train.py"
+
+
+def test_init_as_json(gangline: Any, tmp_path: Path):
+    said = json.loads(gangline("init", str(tmp_path), "--template", "plain", "--json").out)
+    files = [".ganglineignore", "gangline.yaml", "run.yaml", "train.py"]
+    assert said == {"template": "plain", "folder": str(tmp_path), "files": files}
+    assert sorted(path.name for path in tmp_path.iterdir()) == files
+
+
+def test_templates_are_listed_with_what_they_are(gangline: Any):
+    assert "gpt    PyTorch and DDP: a small GPT on English text" in gangline("template").out
+    found = json.loads(gangline("template", "--json").out)
+    assert {"name", "summary", "files"} == set(found[0])
+    assert [item["name"] for item in found] == ["gpt", "plain", "torch"]
+    assert "Did you mean `torch`?" in gangline("init", "--template", "troch", "new").err
 
 
 def test_init_overwrites_nothing(gangline: Any, tmp_path: Path):

@@ -140,6 +140,16 @@ def test_why_a_run_failed_is_said_once(gangline: Any, client: Any, make: Any):
     assert "as said above" in shown
 
 
+def test_watching_as_json_prints_each_state(gangline: Any, client: Any, make: Any):
+    states = [make.run(id="a", step=4), make.run(id="a", step=4), make.run(id="a", step=9)]
+    states.append(make.run(id="a", phase="failed", exit_code=3, step=9))
+    client.runs, client.later = {"a": states[0]}, states[1:]
+    result = gangline("watch", "--json", "a")
+    assert result.code == 3
+    found = [json.loads(line) for line in result.out.splitlines()]
+    assert [(run["phase"], run["step"]) for run in found] == [("running", 4), ("running", 9), ("failed", 9)]
+
+
 def test_ctrl_c_ends_only_the_watching(gangline: Any, client: Any, make: Any, monkeypatch: pytest.MonkeyPatch):
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt

@@ -105,6 +105,18 @@ def test_an_include_wins_over_ignore_files(gangline: Any, client: Any, project: 
 
 
 @pytest.mark.usefixtures("project")
+def test_a_template_runs_as_it_is(gangline: Any, client: Any):
+    result = gangline("submit", "--template", "plain", "--nodes", "3", "--checkpoint-path", "ck", "--", "--steps", "9")
+    assert result.code == 0, result.err
+    spec = spec_of(client)
+    assert (spec["entry"], spec["args"], spec["name"]) == ("train.py", ["--steps", "9"], "plain")
+    assert (spec["resources"]["nodes"], spec["resources"]["procs_per_node"]) == (3, 2)
+    assert spec["checkpoint"]["path"] == str(Path.cwd() / "ck")
+    packed = [{entry["path"] for entry in value["files"]} for name, value in client.calls if name == "put_snapshot"]
+    assert packed == [{"train.py", "run.yaml"}]
+
+
+@pytest.mark.usefixtures("project")
 @pytest.mark.parametrize(
     ("line", "says"),
     [
@@ -123,6 +135,9 @@ def test_an_include_wins_over_ignore_files(gangline: Any, client: Any, project: 
         ("--env RANK=1 train.py", "RANK"),
         ("--python /nowhere/python train.py", "/nowhere/python"),
         ("--follow --detach train.py", "--detach contradicts"),
+        ("--template gtp", "Did you mean `gpt`?"),
+        ("--template gpt -f run.yaml", "--template contradicts --file"),
+        ("--template gpt train.py", "A template brings its own script."),
         ("-f nowhere.yaml", "nowhere.yaml"),
         ("", "gangline submit train.py"),
     ],
