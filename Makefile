@@ -41,6 +41,7 @@ bench: $(READY) ## measure against the peers and write docs/benchmarks.md
 
 docs: $(READY) ## build the documentation into site/
 	$(BIN)/python tools/generate_cli_reference.py
+	$(BIN)/python tools/generate_signatures.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean: ## remove what these tasks made; runs and checkpoints under ~/.gangline stay

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gangline.agent.classify import RankEnd, exit_status
+from gangline.agent.classify import RankEnd, exit_status, is_consequence
 from gangline.agent.launchspec import Shape
 from gangline.agent.memory import Memory
 from gangline.agent.storage import Resume
 from gangline.domain.phase import Reason
 
 __all__ = ["Attempt", "Ending", "RankRecord"]
-
-_LOST_PEER = re.compile(
-    r"connection (was )?(closed|reset|refused|aborted)|closed by peer|reset by peer|broken pipe|remote process exited",
-    re.IGNORECASE,
-)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,6 +32,11 @@ class RankRecord:
     peak_rss_bytes: int | None = None
     error: Mapping[str, Any] | None = None
     log_tail: str = ""
+    step: int | None = None
+    """The newest that it reported."""
+    total: int | None = None
+    phase: str | None = None
+    """Name of the `gangline.phase` that it was in."""
     kernel_oom_kills: int = 0
     memory: Memory | None = None
     """Of its node, just after it had ended."""
@@ -49,8 +48,8 @@ class RankRecord:
 
     @property
     def lost_a_peer(self) -> bool:
-        """Its exception says that the connection to another rank broke."""
-        return bool(_LOST_PEER.search(str((self.error or {}).get("message", ""))))
+        """Its exception says that another rank is gone, or did not come."""
+        return is_consequence(self.end())
 
     @property
     def failed_at(self) -> float:
@@ -86,6 +85,8 @@ class Ending:
     reason: Reason | None = None
     """None: the first failing rank will tell."""
     message: str = ""
+    from_outside: bool = False
+    """The machines are taken away: what follows needs other agents."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,6 +113,8 @@ class Attempt:
     stuck: dict[int, list[int]] = field(default_factory=dict)
     """Processes that even SIGKILL did not end, by node."""
     ending: Ending | None = None
+    noticed: float | None = None
+    """When ranks were told that the time limit is near; wall clock."""
 
     @property
     def _nodes(self) -> frozenset[int]:
@@ -141,6 +144,27 @@ class Attempt:
         """
         failed = [record for record in self.ranks.values() if record.failed and self._by_itself(record)]
         return min(failed, key=lambda record: (record.lost_a_peer, record.failed_at, record.rank), default=None)
+
+    def left_early(self) -> RankRecord | None:
+        """The rank that ended with 0 before the first one failed, if any did."""
+        failure = self.first_failure()
+        left = [
+            record
+            for record in self.ranks.values()
+            if failure is not None
+            and record.ended is not None
+            and not record.failed
+            and record.ended_by == "self"
+            and record.ended <= failure.failed_at
+        ]
+        return min(left, key=lambda record: (record.ended or 0.0, record.rank), default=None)
+
+    def is_complete(self) -> bool:
+        """Whether a rank has reported its last step."""
+        return any(
+            record.step is not None and record.total is not None and record.step >= record.total
+            for record in self.ranks.values()
+        )
 
     def _by_itself(self, record: RankRecord) -> bool:
         if record.ended_by != "platform":

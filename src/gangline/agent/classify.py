@@ -1,33 +1,39 @@
-"""Why a rank ended: from what its node saw to a reason and one sentence. Pure; standard library only."""
+"""Why a rank ended: from what its node saw to a reason, one sentence and a hint. Pure; standard library only.
+
+What failures look like is in the table of `gangline.domain.signature_table`; here it is asked, and put into words.
+"""
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gangline.agent.memory import Memory
 from gangline.domain.phase import Reason
+from gangline.domain.signature_table import SIGNATURES
+from gangline.domain.signatures import Evidence, Match, Signature, find_signature
 
-__all__ = ["RankEnd", "Verdict", "decide_port_taken", "decide_verdict", "exit_status", "format_bytes", "signal_name"]
+__all__ = [
+    "RankEnd",
+    "Verdict",
+    "decide_port_taken",
+    "decide_verdict",
+    "exit_status",
+    "format_bytes",
+    "is_consequence",
+    "signal_name",
+]
 
 _SIGNAL_BASE = 128
 _NEARLY_FULL = 0.9
 """Share of a node's memory from which on SIGKILL is probably the kernel's."""
-_NOT_FOUND = 127
-_NOT_EXECUTABLE = 126
-_MEMORY_TYPES = re.compile(r"(^|\.)(MemoryError|OutOfMemoryError|XlaRuntimeError|ResourceExhaustedError)$")
-_MEMORY_TEXT = re.compile(
-    r"CUDA out of memory|HIP out of memory|CUDA error: out of memory|RESOURCE_EXHAUSTED|^(?:\w+\.)*MemoryError\b"
-    r"|DefaultCPUAllocator: (?:can't|not enough)|std::bad_alloc",
-    re.MULTILINE,
-)
-_ALWAYS_MEMORY = re.compile(r"(^|\.)(MemoryError|OutOfMemoryError|ResourceExhaustedError)$")
-_STORAGE_TEXT = re.compile(r"No space left on device|Disk quota exceeded|Read-only file system", re.IGNORECASE)
-_RENDEZVOUS_TYPES = re.compile(r"(^|\.)(DistNetworkError|DistStoreError|RendezvousError|RendezvousTimeoutError)$")
 _PORT_TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
+_KILLED = "killed"
+_WITH_PEAK = frozenset({Reason.OUT_OF_MEMORY, Reason.KILLED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +46,7 @@ class RankEnd:
     exit_code: int | None
     signal: int | None
     error: Mapping[str, Any] | None = None
-    """What the rank wrote of the exception that ended it: `type`, `message`, `traceback`."""
+    """The exception that ended it: `type`, `message`, `traceback`, `causes`."""
     log_tail: str = ""
     peak_rss_bytes: int | None = None
     kernel_oom_kills: int = 0
@@ -51,29 +57,42 @@ class RankEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A reason, and the sentence for people."""
+    """A reason, the sentence for people, and what they can do."""
 
     reason: Reason
     message: str
+    signature: str | None = None
+    """Row of the table of signatures; None: none of them fits."""
+    hint: str = ""
 
 
-def decide_verdict(end: RankEnd) -> Verdict:
-    """Classify the end of the first rank that failed."""
+def decide_verdict(end: RankEnd, *, own: Sequence[Signature] = (), facts: Mapping[str, str] | None = None) -> Verdict:
+    """Classify the end of the first rank that failed.
+
+    Args:
+        own: signatures of the spec, which are looked for first.
+        facts: words for the hints: `run`, `python`.
+    """
     who = f"Rank {end.rank} on node {end.node} ({end.host})"
-    killer = _fatal_signal(end)
-    if killer is not None:
-        return _verdict_of_signal(end, who, killer)
-    error_type, error_text = _error_of(end)
-    said = ": ".join(filter(None, (error_type, _first_line(error_text))))
-    told = f": {said}" if error_type else f" with exit code {end.exit_code}"
-    reason = _reason_of_error(end, error_type, error_text)
-    if reason is Reason.OUT_OF_MEMORY:
-        return Verdict(reason=reason, message=f"{who} ran out of memory{told}{_peak(end)}.")
-    if reason is Reason.STORAGE:
-        return Verdict(reason=reason, message=f"{who} could not write{told}.")
-    if reason is Reason.RENDEZVOUS_FAILED:
-        return Verdict(reason=reason, message=f"{who} could not join the others{told}.")
-    return Verdict(reason=reason, message=f"{who} failed{told}{_exit_hint(end)}.")
+    known = {"signal": signal_name(end.signal) or "", **(facts or {})}
+    found = find_signature(_evidence(end), (*own, *SIGNATURES))
+    if found is None:
+        return Verdict(reason=Reason.USER_ERROR, message=f"{who} failed{_told(end, None)}.")
+    signature = found.signature
+    parts = [who, " ", found.sentence(known), _told(end, found)]
+    if signature.reason in _WITH_PEAK:
+        parts.append(_peak(end))
+    if signature.id == _KILLED:
+        parts.append(f"; {_killer(end)}")
+    return Verdict(
+        reason=signature.reason, message=f"{''.join(parts)}.", signature=signature.id, hint=found.hint(known)
+    )
+
+
+def is_consequence(end: RankEnd) -> bool:
+    """Whether the exception of a rank says that it lost or missed another one: no blame, where another one failed."""
+    kind, message, _ = _error_of(end)
+    return bool(kind or message) and _is_consequence(kind, message)
 
 
 def decide_port_taken(end: RankEnd, port: int) -> bool:
@@ -107,30 +126,48 @@ def format_bytes(size: int) -> str:
     return f"{amount:.1f} TiB"
 
 
-def _fatal_signal(end: RankEnd) -> int | None:
-    """The signal that ended the rank, also when a wrapper reported it as 128 + n."""
+@lru_cache(maxsize=512)
+def _is_consequence(kind: str, message: str) -> bool:
+    found = find_signature(Evidence(error_type=kind, message=message), SIGNATURES)
+    return found is not None and found.signature.consequence
+
+
+def _evidence(end: RankEnd) -> Evidence:
+    """An exception says more than the code or signal by which its process went afterwards."""
+    kind, message, causes = _error_of(end)
+    raised = bool(kind or message)
+    return Evidence(
+        error_type=kind,
+        message=message,
+        causes=causes,
+        log=end.log_tail,
+        exit_code=None if raised else end.exit_code,
+        signal=None if raised else end.signal,
+        killed_for_memory=end.kernel_oom_kills > 0,
+    )
+
+
+def _told(end: RankEnd, found: Match | None) -> str:
+    """What follows the sentence: the exception, else the exit code where the sentence has not said it."""
+    kind, message, _ = _error_of(end)
+    if kind or message:
+        said = _say(kind, message)
+        if found is not None and found.error is not None:
+            said = f"{_say(*found.error)} (then {kind})"
+        return f": {said}" if said else ""
     if end.signal is not None:
-        return end.signal
-    if end.exit_code == _SIGNAL_BASE + signal.SIGKILL and end.error is None:
-        return int(signal.SIGKILL)
-    return None
+        return f" by {signal_name(end.signal)}" if found is None else ""
+    by_code = found is not None and any(pattern.exit_codes for pattern in found.signature.patterns)
+    return "" if by_code else f" with exit code {end.exit_code}{_last_line(end)}"
 
 
-def _verdict_of_signal(end: RankEnd, who: str, number: int) -> Verdict:
-    name = signal_name(number)
-    if number != signal.SIGKILL:
-        # SIGSEGV, SIGABRT, SIGBUS come from the rank's own code; SIGTERM comes from somebody's hand.
-        by_hand = number in {signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
-        return Verdict(
-            reason=Reason.KILLED if by_hand else Reason.USER_ERROR,
-            message=f"{who} was {'ended' if by_hand else 'crashed'} by {name}.",
-        )
-    if end.kernel_oom_kills > 0:
-        return Verdict(
-            reason=Reason.OUT_OF_MEMORY,
-            message=f"{who} was killed by SIGKILL (137) by the kernel because memory ran out{_peak(end)}.",
-        )
-    return Verdict(reason=Reason.KILLED, message=f"{who} was killed by SIGKILL (137){_peak(end)}; {_killer(end)}.")
+def _last_line(end: RankEnd) -> str:
+    line = _first_line("\n".join(reversed(end.log_tail.splitlines())), 160)
+    return f'; its last line is "{line}"' if line else ""
+
+
+def _say(kind: str, message: str) -> str:
+    return ": ".join(filter(None, (kind, _first_line(message))))
 
 
 def _killer(end: RankEnd) -> str:
@@ -143,24 +180,15 @@ def _killer(end: RankEnd) -> str:
     return "who sent it is not known: `kill -9`, the kernel, an operator"
 
 
-def _reason_of_error(end: RankEnd, error_type: str, error_text: str) -> Reason:
-    text = error_text if error_type else end.log_tail
-    if _ALWAYS_MEMORY.search(error_type) or (_may_be_memory(error_type) and _MEMORY_TEXT.search(text)):
-        return Reason.OUT_OF_MEMORY
-    if error_type in {"OSError", "IOError", "PermissionError", "RuntimeError"} and _STORAGE_TEXT.search(error_text):
-        return Reason.STORAGE
-    if _RENDEZVOUS_TYPES.search(error_type):
-        return Reason.RENDEZVOUS_FAILED
-    return Reason.USER_ERROR
-
-
-def _may_be_memory(error_type: str) -> bool:
-    return error_type in {"", "RuntimeError"} or bool(_MEMORY_TYPES.search(error_type))
-
-
-def _error_of(end: RankEnd) -> tuple[str, str]:
+def _error_of(end: RankEnd) -> tuple[str, str, list[tuple[str, str]]]:
     error = end.error or {}
-    return str(error.get("type") or ""), str(error.get("message") or "")
+    listed = error.get("causes")
+    causes = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, Sequence) else []
+    return (
+        str(error.get("type") or ""),
+        str(error.get("message") or ""),
+        [(str(one.get("type") or ""), str(one.get("message") or "")) for one in causes],
+    )
 
 
 def _first_line(text: str, limit: int = 300) -> str:
@@ -171,13 +199,3 @@ def _first_line(text: str, limit: int = 300) -> str:
 
 def _peak(end: RankEnd) -> str:
     return "" if end.peak_rss_bytes is None else f"; its peak memory was {format_bytes(end.peak_rss_bytes)}"
-
-
-def _exit_hint(end: RankEnd) -> str:
-    if end.error is not None:
-        return ""
-    if end.exit_code == _NOT_FOUND:
-        return " (127: a program was not found)"
-    if end.exit_code == _NOT_EXECUTABLE:
-        return " (126: a program could not be executed)"
-    return ""

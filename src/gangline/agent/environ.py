@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from gangline.agent.launchspec import LaunchSpec, Shape
 from gangline.domain.spec import Strategy
+from gangline.rundir.layout import RunDir
 
 __all__ = ["AttemptTerms", "render_rank_environment", "scrub"]
 
@@ -88,7 +90,7 @@ def render_rank_environment(
     """
     env = {**scrub(base), **launch.env}
     env.update(_place(terms.shape, rank))
-    env.update(_rendezvous(launch, terms))
+    env.update(_rendezvous(launch, terms, rank, run_dir=run_dir))
     env.update(_gangline(launch, terms, rank, run_dir=run_dir))
     env.update(_devices(launch, terms.shape.node_of(rank)))
     env.update(_strategy(launch, terms, rank))
@@ -116,13 +118,14 @@ def _place(shape: Shape, rank: int) -> dict[str, str]:
     return {name: str(number) for name, number in numbers.items()}
 
 
-def _rendezvous(launch: LaunchSpec, terms: AttemptTerms) -> dict[str, str]:
+def _rendezvous(launch: LaunchSpec, terms: AttemptTerms, rank: int, *, run_dir: str) -> dict[str, str]:
     return {
         "MASTER_ADDR": terms.master_addr,
         "MASTER_PORT": str(terms.master_port),
         "TORCHELASTIC_RUN_ID": launch.run_id,
         "TORCHELASTIC_RESTART_COUNT": str(terms.attempt),
         "TORCHELASTIC_MAX_RESTARTS": str(launch.restarts.max_restarts),
+        "TORCHELASTIC_ERROR_FILE": str(RunDir(Path(run_dir)).attempt(terms.attempt).recorded_error(rank)),
     }
 
 

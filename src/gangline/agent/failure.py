@@ -16,6 +16,7 @@ __all__ = ["describe", "write_failure"]
 _TRACEBACK_CHARS = 16_000
 _MESSAGE_CHARS = 4_000
 _MOST_FRAMES = 200
+_MOST_CAUSES = 8
 _RECURSION_LIMIT = 1000
 """What describing an error takes, and more than a script may have left to itself."""
 
@@ -44,15 +45,33 @@ def write_failure(path: str, error: BaseException) -> None:
 
 
 def describe(error: BaseException) -> "dict[str, Any]":
-    """`{"type", "message", "traceback", "time"}`; the end of a long traceback, as the interpreter prints it."""
+    """`{"type", "message", "traceback", "causes", "time"}`; the end of a long traceback, as it is printed."""
     import time  # noqa: PLC0415 - only a rank that fails pays for it
 
     return {
         "type": _name_of(type(error)),
         "message": _message_of(error)[:_MESSAGE_CHARS],
         "traceback": _traceback_of(error)[-_TRACEBACK_CHARS:],
+        "causes": [
+            {"type": _name_of(type(one)), "message": _message_of(one)[:_MESSAGE_CHARS]} for one in _causes_of(error)
+        ],
         "time": time.time(),
     }
+
+
+def _causes_of(error: BaseException) -> "list[BaseException]":
+    """What an exception came from or holds (`raise ... from`, exception groups), nearest first."""
+    found: list[BaseException] = []
+    waiting = [error]
+    while waiting and len(found) < _MOST_CAUSES:
+        one = waiting.pop(0)
+        held = list(getattr(one, "exceptions", ())) if hasattr(type(one), "derive") else []
+        origin = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+        for each in [*held, origin]:
+            if isinstance(each, BaseException) and not any(each is seen for seen in (*found, error)):
+                found.append(each)
+                waiting.append(each)
+    return found[:_MOST_CAUSES]
 
 
 def _name_of(kind: "type[BaseException]") -> str:

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gangline.domain.errors import InvalidRequest
+from gangline.domain.errors import InvalidRequest, SpecInvalid
 from gangline.domain.phase import Budget
+from gangline.domain.signatures import Signature, parse_own
 from gangline.domain.spec import (
     CheckpointPolicy,
     EntryKind,
@@ -97,6 +98,8 @@ class LaunchSpec:
     preflight: PreflightPolicy = field(default_factory=PreflightPolicy)
     logs: LogPolicy = field(default_factory=LogPolicy)
     outputs: tuple[str, ...] = ()
+    signatures: tuple[Signature, ...] = ()
+    """Of the spec; looked for before those of the table."""
     snapshot_digest: str | None = None
     delay_s: float = 0.0
     control_offset: int = 0
@@ -152,7 +155,7 @@ def parse_launch(raw: Mapping[str, Any], *, default_checkpoints: Path) -> Launch
     try:
         spec = _typed(raw, default_checkpoints)
         possible = spec.nodes >= 1 and spec.procs_per_node >= 1
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, SpecInvalid) as error:
         raise LaunchInvalid("launch.json is not complete", why=f"{type(error).__name__}: {error}") from error
     if not possible:
         raise LaunchInvalid(f"A gang of {spec.nodes} nodes with {spec.procs_per_node} ranks each cannot be")
@@ -177,6 +180,7 @@ def _typed(raw: Mapping[str, Any], default_checkpoints: Path) -> LaunchSpec:
         stop=_stop(raw.get("stop") or {}),
         preflight=_preflight(raw.get("preflight") or {}),
         logs=LogPolicy(**raw.get("logs") or {}),
+        signatures=tuple(parse_own(raw.get("signatures") or {})),
     )
 
 

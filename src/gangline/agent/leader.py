@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gangline.agent.attempt import Attempt, Ending, RankRecord
@@ -21,17 +21,23 @@ from gangline.agent.memory import Memory
 from gangline.agent.node import Node
 from gangline.agent.rendezvous import ReservedPort, reserve_port
 from gangline.agent.repeats import Repeats
-from gangline.agent.result import Outcome, Standing, decide_outcome, render_result
+from gangline.agent.result import (
+    Outcome,
+    Standing,
+    decide_outcome,
+    explain_failure,
+    render_first_failure,
+    render_result,
+)
 from gangline.agent.sameness import decide_comparison
 from gangline.agent.site import EXIT_STORAGE, Site, complain, machine_id
 from gangline.agent.storage import Resume, find_missing_outputs, resolve_resume
 from gangline.domain.errors import Transient
 from gangline.domain.phase import Reason
-from gangline.domain.spec import OnMismatch
+from gangline.domain.spec import OnMismatch, OnTimeLimit
 from gangline.rundir.files import write_json
 from gangline.rundir.journal import read_journal
 from gangline.rundir.space import STORAGE_WORDS, describe_full, is_full
-from gangline.rundir.steps import read_last_step
 
 __all__ = ["Leader"]
 
@@ -40,8 +46,14 @@ _WRITE_AGAIN_S = 1.0
 _MOST_WRITES = 60
 _MOST_WRITES_FULL = 10
 _FULL_PAUSE_S = 0.5
+_MOST_NAMED = 8
 _CHARGED_S_PER_NODE = 0.5
-_REPORT_KEYS = ("pid", "started", "exit_code", "signal", "ended_by", "peak_rss_bytes", "error", "log_tail")
+_BLAME_PAUSE_S = 0.15
+"""How long a rank that only lost a peer is not told of, in case that the one that is to blame is seen a bit later."""
+_REPORT_KEYS = (
+    *("pid", "started", "exit_code", "signal", "ended_by", "peak_rss_bytes", "error", "log_tail"),
+    *("step", "total", "phase"),
+)
 
 
 class Leader:
@@ -117,7 +129,10 @@ class Leader:
             "time_limit": f"The time limit was reached{by}.",
         }
         reason = Reason.PREEMPTED if request.cause == "preemption" else None
-        ending = Ending(cause=request.cause, time=time.time(), reason=reason, message=told[request.cause])
+        outside = request.cause == "time_limit"
+        ending = Ending(
+            cause=request.cause, time=time.time(), reason=reason, message=told[request.cause], from_outside=outside
+        )
         grace_s = self._launch.stop.grace_s if request.grace_s is None else request.grace_s
         self._end(ending, grace_s=grace_s)
 
@@ -154,6 +169,17 @@ class Leader:
         if record.failed and attempt.ending is None:
             reason = Reason.STORAGE if self._full else None
             self._end(Ending(cause="failure", time=time.time(), reason=reason, message=self._full))
+            pause_s = _BLAME_PAUSE_S if record.lost_a_peer else 0.0
+            self._loop.after(pause_s, lambda: self._tell_failure(attempt))
+
+    def _tell_failure(self, attempt: Attempt) -> None:
+        """Let everybody know why, while the other ranks are being ended; the result has the last word."""
+        failure = attempt.first_failure()
+        if failure is None or attempt is not self._attempt or self._node is None:
+            return
+        if attempt.ending is not None and attempt.ending.cause == "failure" and attempt.ending.reason is None:
+            verdict = explain_failure(self._launch, attempt, failure)
+            self._node.journal.write("first_failure", **render_first_failure(failure, verdict))
 
     def _take_full(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
         """The end of a rank may be what could not be noted: first let ranks that succeed do so."""
@@ -237,7 +263,17 @@ class Leader:
         elif self._step == "start" and attempt.all_started():
             self._run(attempt)
         elif self._step == "run" and attempt.all_succeeded():
-            self._end(Ending(cause="success", time=time.time()), grace_s=self._launch.stop.failure_grace_s)
+            self._end(self._complete(attempt), grace_s=self._launch.stop.failure_grace_s)
+
+    def _complete(self, attempt: Attempt) -> Ending:
+        """All ranks have ended with 0: they are done, or `gangline.should_stop()` told them that time is short."""
+        now = time.time()
+        told = attempt.noticed is not None and self._site.run.attempt(attempt.number).stop_at.exists()
+        if attempt.noticed is None or not told or attempt.is_complete():
+            return Ending(cause="success", time=now)
+        limit = f"{self._launch.stop.time_limit_s:g} s"
+        text = f"The time limit of {limit} was near: all ranks were told, and ended by themselves."
+        return Ending(cause="time_limit", time=now, reason=Reason.TIME_LIMIT, message=text)
 
     def _prepare(self, attempt: Attempt) -> None:
         self._members.sealed = True
@@ -302,7 +338,9 @@ class Leader:
         self._timers.pop().cancel()
         limit_s = self._launch.stop.time_limit_s
         if limit_s is not None:
+            notice_s = self._launch.stop.notice_s()
             self._timers.append(self._loop.after(limit_s, self._on_time_limit))
+            self._timers.append(self._loop.after(limit_s - notice_s, lambda: self._give_notice(attempt, notice_s)))
         if self._node is not None:
             self._node.journal.write("attempt_running")
         self._advance()
@@ -341,10 +379,20 @@ class Leader:
         events = read_journal(self._site.run.attempt(self._number - 1).events(node))
         return [event["text"] for event in events if event["kind"] == "warning"][-1:]
 
+    def _give_notice(self, attempt: Attempt, notice_s: float) -> None:
+        """Tell ranks that the time limit is near. No signal is sent: a script that does not ask may work to the end."""
+        if attempt.ending is None:
+            attempt.noticed = time.time()
+            notice = {"cause": "time_limit", "deadline": attempt.noticed + notice_s, "notice_s": notice_s}
+            self._members.send({"do": "notice", "attempt": attempt.number, **notice})
+
     def _on_time_limit(self) -> None:
         limit = f"{self._launch.stop.time_limit_s:g} s"
         self._warn(f"The time limit of {limit} is reached; ranks are told to stop.")
-        message = f"The time limit of {limit} was reached."
+        attempt = self._attempt
+        left = [] if attempt is None else sorted(rank for rank, one in attempt.ranks.items() if one.ended is None)
+        told = f", and {_name_ranks(left)} had not ended although told {self._launch.stop.notice_s():g} s before"
+        message = f"The time limit of {limit} was reached{told if left else ''}."
         ending = Ending(cause="time_limit", time=time.time(), reason=Reason.TIME_LIMIT, message=message)
         self._end(ending, grace_s=self._launch.stop.grace_s)
 
@@ -358,7 +406,7 @@ class Leader:
         attempt = self._attempt
         if attempt is None:
             return
-        if attempt.ending is None or (ending.cause == "stop" and attempt.ending.cause == "failure"):
+        if attempt.ending is None or (ending.cause == "stop" and attempt.ending.cause in {"failure", "time_limit"}):
             attempt.ending = ending
         patience_s = self._launch.stop.failure_grace_s if grace_s is None else grace_s
         order = {"do": "stop", "cause": ending.cause, "grace_s": patience_s, "deadline": time.time() + patience_s}
@@ -374,20 +422,33 @@ class Leader:
             self._port.release()
         attempt.ended = time.time()
         missing = find_missing_outputs(self._launch.outputs, self._site.workdir) if ending.cause == "success" else []
-        outcome = decide_outcome(self._launch, attempt, self._standing(attempt), missing_outputs=missing)
+        newest_step = self._newest_step(attempt, ending)
+        outcome = decide_outcome(
+            self._launch, attempt, self._standing(attempt), missing_outputs=missing, newest_step=newest_step
+        )
         self._attempt = None
         self._step = "between"
         self._write_result(attempt, outcome, tries=_MOST_WRITES)
 
     def _standing(self, attempt: Attempt) -> Standing:
         failure = attempt.first_failure()
-        step = None if failure is None else read_last_step(self._site.run.metrics(failure.rank), attempt.number)
         return Standing(
             used=self._used,
             free_retries=self._free_retries,
-            repeated=self._repeats.note(failure, step=step),
+            repeated=self._repeats.note(failure, step=None if failure is None else failure.step),
             lost_nodes=len(self._members.lost),
         )
+
+    def _newest_step(self, attempt: Attempt, ending: Ending) -> int | None:
+        """Where the next attempt would go on, if the policy for time limits asks."""
+        if ending.cause != "time_limit" or self._launch.stop.on_time_limit is not OnTimeLimit.CONTINUE:
+            return None
+        try:
+            with self._life.busy():
+                return resolve_resume(self._launch, attempt.number + 1).step
+        except OSError as error:
+            self._warn(f"Checkpoints in {self._launch.checkpoint.path} cannot be read: {error}.")
+            return None
 
     def _write_result(self, attempt: Attempt, outcome: Outcome, *, tries: int) -> None:
         """The truth about the attempt has to be on disk before anything follows from it."""
@@ -461,6 +522,13 @@ class Leader:
     def _warn(self, text: str) -> None:
         if self._node is not None:
             self._node.warn(text)
+
+
+def _name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0, 1 and 2 more`."""
+    shown = ", ".join(str(rank) for rank in ranks[:_MOST_NAMED])
+    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"
 
 
 def _next_attempt(site: Site) -> int:

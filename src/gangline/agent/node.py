@@ -12,13 +12,13 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from gangline import __version__
 from gangline.agent.choose import ReasonedStarter
 from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms
+from gangline.agent.lastwords import read_error, read_last_step, read_tail
 from gangline.agent.launchspec import Shape
 from gangline.agent.logkeeper import LOOK_S, LogKeeper
 from gangline.agent.loop import Loop, Timer
@@ -32,7 +32,7 @@ from gangline.agent.storage import probe_checkpoint_folder
 from gangline.agent.teardown import NOTICES, SUCCESS, Teardown, TreeView
 from gangline.domain.phase import Reason
 from gangline.domain.spec import EntryKind, Strategy
-from gangline.rundir.files import Unreadable, read_json, write_json
+from gangline.rundir.files import write_json
 from gangline.rundir.layout import AttemptDir
 
 __all__ = ["LocalRank", "Node"]
@@ -40,7 +40,10 @@ __all__ = ["LocalRank", "Node"]
 _TICK_S = 0.005
 _SLOWEST_TICK_S = 0.1
 _STUCK_AFTER_S = 60.0
-_TAIL_BYTES = 4096
+_READ_BYTES = 32_768
+"""Of a failed rank's log, to find an exception in."""
+_TAIL_CHARS = 4096
+"""Of it, what is kept with the result."""
 
 
 @dataclass(slots=True)
@@ -120,8 +123,10 @@ class Node:
         return self._attempt is None or self._attempt.cleared
 
     def handle(self, message: Mapping[str, Any]) -> None:
-        """Do what the leader says: `prepare`, `start` or `stop`."""
-        {"prepare": self._prepare, "start": self._start, "stop": self._stop}[message["do"]](message)
+        """Do what the leader says: `prepare`, `start`, `notice` or `stop`."""
+        {"prepare": self._prepare, "start": self._start, "notice": self._notice, "stop": self._stop}[message["do"]](
+            message
+        )
 
     def open(self, attempt: int) -> None:
         """Let the journal go on in the folder of this attempt."""
@@ -297,7 +302,14 @@ class Node:
         self._report_exit(attempt, local, gone, by="platform" if told else "self")
 
     def _report_exit(self, attempt: LocalAttempt, local: LocalRank, gone: RankExit, *, by: str) -> None:
-        failed = gone.exit_code != 0
+        failed, folder = gone.exit_code != 0, attempt.folder
+        log = read_tail(folder.log(local.rank), _READ_BYTES) if failed else ""
+        error = None
+        if failed:
+            error = read_error(
+                folder, local.rank, log=log, signal=gone.signal, warn=lambda text: self.warn(text, rank=local.rank)
+            )
+        last = read_last_step(self.site.run.metrics(local.rank), folder.number)
         facts = {
             "rank": local.rank,
             "pid": local.pid or None,
@@ -305,31 +317,34 @@ class Node:
             "signal": gone.signal,
             "ended_by": by,
             "peak_rss_bytes": gone.peak_rss_bytes,
-            "error": self._read_error(attempt.folder, local.rank) if failed else None,
+            "error": error,
+            "step": last.step,
+            "phase": last.phase,
         }
         self.journal.write("rank_exited", **facts)
-        tail = _read_tail(str(attempt.folder.log(local.rank))) if failed else ""
         extra = {
             "time": gone.time,
             "started": local.started,
-            "log_tail": tail,
+            "log_tail": log[-_TAIL_CHARS:],
+            "total": last.total,
             "oom_kills": self._new_oom_kills(attempt),
             "memory": _describe_memory(read_memory()) if failed else None,
         }
         self._report({"say": "exited", "attempt": attempt.folder.number, **facts, **extra})
-
-    def _read_error(self, folder: AttemptDir, rank: int) -> dict[str, Any] | None:
-        try:
-            return read_json(folder.error(rank))
-        except (OSError, Unreadable) as error:
-            self.warn(f"What rank {rank} wrote of its error cannot be read: {error}", rank=rank)
-            return None
 
     def _new_oom_kills(self, attempt: LocalAttempt) -> int:
         now = count_oom_kills()
         return 0 if now is None or attempt.oom_kills is None else now - attempt.oom_kills
 
     # Ending
+
+    def _notice(self, message: Mapping[str, Any]) -> None:
+        """Ranks that ask `gangline.should_stop()` are told; nobody is signalled yet."""
+        attempt = self._attempt
+        if attempt is None or attempt.folder.number != message["attempt"] or attempt.teardown is not None:
+            return
+        self.journal.write("notice", cause=message["cause"], notice_s=message["notice_s"])
+        self._write_notice(attempt, message["cause"], message["deadline"])
 
     def _stop(self, message: Mapping[str, Any]) -> None:
         attempt = self._attempt
@@ -426,13 +441,3 @@ class Node:
 
 def _describe_memory(memory: Memory | None) -> dict[str, int] | None:
     return None if memory is None else {"limit_bytes": memory.limit_bytes, "used_bytes": memory.used_bytes}
-
-
-def _read_tail(path: str) -> str:
-    try:
-        with Path(path).open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - _TAIL_BYTES))
-            return file.read().decode("utf-8", "replace")
-    except OSError:
-        return ""

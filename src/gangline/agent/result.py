@@ -6,14 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gangline.agent.attempt import Attempt, RankRecord
+from gangline.agent.attempt import Attempt, Ending, RankRecord
 from gangline.agent.classify import Verdict, decide_port_taken, decide_verdict, exit_status, signal_name
 from gangline.agent.launchspec import LaunchSpec
 from gangline.domain.phase import Budget, Reason
 from gangline.domain.restart import Repeated, RestartDecision, decide_restart
+from gangline.domain.signature_talk import LEFT_EARLY
 from gangline.domain.spec import OnTimeLimit
 
-__all__ = ["EXIT_CODES", "MOST_FREE_RETRIES", "Outcome", "Standing", "decide_outcome", "render_result"]
+__all__ = [
+    "EXIT_CODES",
+    "MOST_FREE_RETRIES",
+    "Outcome",
+    "Standing",
+    "decide_outcome",
+    "explain_failure",
+    "render_first_failure",
+    "render_result",
+]
 
 EXIT_CODES: Mapping[Reason, int] = {
     Reason.STOPPED_BY_USER: 130,
@@ -23,6 +33,7 @@ EXIT_CODES: Mapping[Reason, int] = {
 }
 """What `gangline` exits with where no rank has a code of its own; anything else is 71."""
 _NO_RANK_CODE = 71
+_SAID_CHARS = 200
 MOST_FREE_RETRIES = 5
 """How often a taken port is answered by another one, for nothing."""
 
@@ -42,6 +53,8 @@ class Outcome:
     restart_message: str = ""
     free_retry: bool = False
     """The restart is paid for by no budget."""
+    signature: str | None = None
+    hint: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,11 +76,13 @@ def decide_outcome(
     standing: Standing,
     *,
     missing_outputs: Sequence[str] = (),
+    newest_step: int | None = None,
 ) -> Outcome:
     """Decide once no process of the attempt is left.
 
     Args:
         missing_outputs: declared outputs that are not there; looked at only after a success.
+        newest_step: of the newest complete checkpoint; looked at only after a time limit.
     """
     ending = attempt.ending
     cause = ending.cause if ending is not None else "failure"
@@ -76,8 +91,8 @@ def decide_outcome(
     if cause == "stop":
         message = ending.message if ending is not None else ""
         return Outcome(outcome="stopped", reason=Reason.STOPPED_BY_USER, message=message, exit_code=130, next="end")
-    if cause == "time_limit":
-        return _after_time_limit(launch, ending.message if ending is not None else "")
+    if ending is not None and cause == "time_limit":
+        return _after_time_limit(launch, attempt, ending, used=standing.used, newest_step=newest_step)
     if cause == "preemption":
         verdict = Verdict(reason=Reason.PREEMPTED, message=ending.message if ending is not None else "")
         return _failed(
@@ -109,6 +124,8 @@ def render_result(attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
         "next_delay_s": outcome.delay_s,
         "budget": outcome.budget.value if outcome.budget is not None else None,
         "restart_message": outcome.restart_message,
+        "signature": outcome.signature,
+        "hint": outcome.hint,
     }
 
 
@@ -120,15 +137,46 @@ def _after_success(launch: LaunchSpec, standing: Standing, missing: Sequence[str
     return _with(decision, Verdict(reason=Reason.STORAGE, message=message), exit_code=EXIT_CODES[Reason.STORAGE])
 
 
-def _after_time_limit(launch: LaunchSpec, message: str) -> Outcome:
-    stopped = launch.stop.on_time_limit is OnTimeLimit.STOP
+def _after_time_limit(
+    launch: LaunchSpec, attempt: Attempt, ending: Ending, *, used: Mapping[Budget, int], newest_step: int | None
+) -> Outcome:
+    if launch.stop.on_time_limit is not OnTimeLimit.CONTINUE:
+        outcome = "stopped" if launch.stop.on_time_limit is OnTimeLimit.STOP else "failed"
+        return _time_is_over(ending.message, outcome=outcome, hint=_HINT_TIME_LIMIT.format(run=launch.run_id))
+    most, spent = launch.stop.max_continuations, used.get(Budget.CONTINUATION, 0)
+    begun = attempt.resume.step
+    if newest_step is None or (begun is not None and newest_step <= begun):
+        since = "in this attempt" if begun is None else f"since step {begun}"
+        message = f"{ending.message} No checkpoint was saved {since}, so that going on would do the same again."
+        return _time_is_over(message, hint=_HINT_NO_PROGRESS)
+    if most is not None and spent >= most:
+        message = f"{ending.message} No continuation is left of --max-continuations {most}."
+        return _time_is_over(message, hint=_HINT_TIME_LIMIT.format(run=launch.run_id))
+    of = "" if most is None else f" of {most}"
     return Outcome(
-        outcome="stopped" if stopped else "failed",
+        outcome="stopped",
         reason=Reason.TIME_LIMIT,
-        message=message,
+        message=ending.message,
         exit_code=EXIT_CODES[Reason.TIME_LIMIT],
-        next="end",
+        next="relaunch" if ending.from_outside or attempt.stuck else "restart",
+        budget=Budget.CONTINUATION,
+        restart_message=f"goes on from step {newest_step} (continuation {spent + 1}{of})",
     )
+
+
+def _time_is_over(message: str, *, outcome: str = "failed", hint: str) -> Outcome:
+    code = EXIT_CODES[Reason.TIME_LIMIT]
+    return Outcome(outcome=outcome, reason=Reason.TIME_LIMIT, message=message, exit_code=code, next="end", hint=hint)
+
+
+_HINT_TIME_LIMIT = (
+    "Go on with `gangline resume {run}`, raise `--time-limit`, or let such runs go on by themselves with "
+    "`--on-time-limit continue`."
+)
+_HINT_NO_PROGRESS = (
+    "Save more often than once in a time limit: ask `gangline.should_stop()` once a step, save when it says yes, and "
+    "give `--time-limit-notice` enough time for a step and a save."
+)
 
 
 def _after_failure(launch: LaunchSpec, attempt: Attempt, standing: Standing) -> Outcome:
@@ -146,7 +194,26 @@ def _after_failure(launch: LaunchSpec, attempt: Attempt, standing: Standing) -> 
     if decide_port_taken(end, attempt.master_port) and standing.free_retries < MOST_FREE_RETRIES:
         return _port_taken(attempt, failure)
     code = exit_status(failure.exit_code, failure.signal)
-    return _failed(launch, attempt, decide_verdict(end), exit_code=code, standing=standing)
+    return _failed(launch, attempt, explain_failure(launch, attempt, failure), exit_code=code, standing=standing)
+
+
+def explain_failure(launch: LaunchSpec, attempt: Attempt, failure: RankRecord) -> Verdict:
+    """Why the first rank failed, as far as all that is known of the attempt tells."""
+    verdict = decide_verdict(
+        failure.end(), own=launch.signatures, facts={"run": launch.run_id, "python": launch.python}
+    )
+    left = attempt.left_early()
+    if left is None or not failure.lost_a_peer:
+        return verdict
+    who = f"Rank {left.rank} on node {left.node} ({left.host})"
+    message = f"{who} {LEFT_EARLY.sentence}. {verdict.message}"
+    return Verdict(reason=LEFT_EARLY.reason, message=message, signature=LEFT_EARLY.id, hint=LEFT_EARLY.hint)
+
+
+def render_first_failure(failure: RankRecord, verdict: Verdict) -> dict[str, Any]:
+    """The record `first_failure` of the leader's journal: what is known before the attempt is over."""
+    known = {"reason": verdict.reason.value, "message": verdict.message, "hint": verdict.hint}
+    return {**known, "signature": verdict.signature, "failure": _render_failure(failure)}
 
 
 def _port_taken(attempt: Attempt, failure: RankRecord) -> Outcome:
@@ -199,6 +266,8 @@ def _with(
         delay_s=decision.delay_s,
         budget=decision.budget,
         restart_message=decision.message,
+        signature=verdict.signature,
+        hint=verdict.hint,
     )
 
 
@@ -216,10 +285,17 @@ def _render_failure(record: RankRecord) -> dict[str, Any]:
         "error_type": error.get("type"),
         "error_message": error.get("message"),
         "traceback": error.get("traceback"),
+        "causes": error.get("causes") or [],
         "log_tail": record.log_tail,
+        "step": record.step,
+        "total_steps": record.total,
+        "phase": record.phase,
     }
 
 
 def _render_rank(record: RankRecord) -> dict[str, Any]:
-    names = ("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes")
-    return {name: getattr(record, name) for name in names}
+    names = ("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes", "step")
+    error = record.error or {}
+    said = ": ".join(str(error[key]) for key in ("type", "message") if error.get(key))
+    line = said.splitlines()[0][:_SAID_CHARS] if said else None
+    return {**{name: getattr(record, name) for name in names}, "phase": record.phase, "error": line}

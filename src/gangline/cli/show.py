@@ -14,6 +14,7 @@ from gangline.cli.summary import main_metric, render_events, render_summary
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_count, render_size, visible
 from gangline.domain.errors import Conflict, InvalidRequest, NotFound
+from gangline.domain.phase import Phase
 from gangline.wire.views import CodeView, MetricView, RunDetail
 
 if TYPE_CHECKING:
@@ -28,9 +29,10 @@ _BUCKETS = 120
 @run_argument
 @click.option("--code", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Restore its code into DIR.")
 @click.option("--events", is_flag=True, help="Print its history instead.")
+@click.option("--full", is_flag=True, help="Also of a failed run: curve, checkpoints, code and environment.")
 @click.option("--diff", is_flag=True, help="Print what was changed since the commit instead.")
 @json_option()
-def command(*, run: str, folder: Path | None, events: bool, diff: bool, as_json: bool) -> None:
+def command(*, run: str, folder: Path | None, full: bool, events: bool, diff: bool, as_json: bool) -> None:
     """Show one run: how it stands and why, attempts, loss, code.
 
     One screen: phase and reason, the first rank that failed with the end of its trace, attempts, checkpoints, the loss
@@ -48,7 +50,9 @@ def command(*, run: str, folder: Path | None, events: bool, diff: bool, as_json:
     elif as_json:
         echo_json(detail)
     else:
-        echo_lines(render_summary(detail, terminal, metric=fetch_main_metric(client, detail)))
+        brief = detail["phase"] == Phase.FAILED.value and not full
+        metric = None if brief else fetch_main_metric(client, detail)
+        echo_lines(render_summary(detail, terminal, metric=metric, brief=brief))
 
 
 def fetch_main_metric(client: Client, run: RunDetail, *, buckets: int = _BUCKETS) -> MetricView | None:

@@ -56,11 +56,14 @@ _MOST_METRICS = 8
 _KNOWN_PACKAGES = ("torch", "numpy", "jax", "tensorflow", "deepspeed", "accelerate", "lightning", "transformers")
 
 
-def render_summary(run: RunDetail, terminal: Terminal, *, metric: MetricView | None = None) -> list[str]:
+def render_summary(
+    run: RunDetail, terminal: Terminal, *, metric: MetricView | None = None, brief: bool = False
+) -> list[str]:
     """The whole screen.
 
     Args:
         metric: the curve to draw, if any; `main_metric` says which to fetch.
+        brief: leave out what does not help with a failure, so that the screen is enough.
     """
     told = explain(run, terminal.now)
     blocks = [
@@ -69,8 +72,8 @@ def render_summary(run: RunDetail, terminal: Terminal, *, metric: MetricView | N
         _titled("first failure", _last_failure(run, terminal), terminal),
         _titled("attempts", render_attempts(run["attempts"], terminal, indent=2, told=told), terminal),
         _titled(metric["name"], _indent(render_metric_plot(metric, terminal)), terminal) if metric else [],
-        _titled("checkpoints", _newest_checkpoints(run["checkpoints"], terminal), terminal),
-        _render_origin(run, terminal),
+        [] if brief else _titled("checkpoints", _newest_checkpoints(run["checkpoints"], terminal), terminal),
+        [] if brief else _render_origin(run, terminal),
         _render_next(run, terminal),
     ]
     lines: list[str] = []

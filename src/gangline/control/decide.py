@@ -373,7 +373,15 @@ def _alive(facts: Facts) -> list[Step]:
     if run.phase is Phase.RUNNING and run.told_attempt is not None and newest.number > run.told_attempt:
         told = Move(phase=Phase.RESTARTING, message=_restart_message(facts))
         return [told, *_running(facts, newest)]
-    return _running(facts, newest) if run.phase is not Phase.RUNNING else []
+    return _running(facts, newest) if run.phase is not Phase.RUNNING else _failing(facts, newest)
+
+
+def _failing(facts: Facts, newest: AttemptRow) -> list[Step]:
+    """A rank has failed, and the attempt is being ended: say why at once."""
+    if newest.first_failure is None or newest.outcome is not None:
+        return []
+    message = f"{newest.message} The other ranks are being ended."
+    return [] if message == facts.run.message else [Change(changes={"message": message})]
 
 
 def _running(facts: Facts, newest: AttemptRow) -> list[Step]:

@@ -16,17 +16,22 @@ from gangline.store.rows import AttemptRow, CheckpointRow, NewEvent, Points
 __all__ = ["MetricsFold", "apply_result", "fold_journal", "fold_metrics", "journal_events", "result_event"]
 
 _INT64 = 1 << 63
-_RANK_KEYS = ("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes")
-_TOLD = frozenset({"attempt_started", "attempt_running", "stopping", "killed", "agent_lost", "warning"})
+_RANK_KEYS = (
+    *("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes"),
+    *("step", "phase", "error"),
+)
+_TOLD = frozenset({"attempt_started", "attempt_running", "notice", "stopping", "killed", "agent_lost", "warning"})
+_SAID_CHARS = 200
 _NEEDED: Mapping[str, Sequence[str]] = {
     "rank_started": ("rank",),
     "rank_exited": ("rank",),
+    "notice": ("cause", "notice_s"),
     "stopping": ("cause", "grace_s"),
     "killed": ("pids",),
     "warning": ("text",),
 }
 """What a record of each kind cannot go without, besides its time."""
-_ONCE = frozenset({"attempt_started", "stopping"})
+_ONCE = frozenset({"attempt_started", "notice", "stopping"})
 """Every agent writes these; the history takes the leader's."""
 
 
@@ -49,6 +54,8 @@ def fold_journal(attempt: AttemptRow, node: int, records: Iterable[Mapping[str, 
             changes["running"] = _number(record.get("t"))
         elif kind in {"rank_started", "rank_exited"} and _is_whole(str(kind), record):
             _fold_rank(ranks, node, record)
+        elif kind == "first_failure" and node == 0 and attempt.outcome is None:
+            changes |= _failing(record)
     members = changes.pop("members", None)  # those of an elastic gang that has lost nodes are fewer
     changes["nodes"] = [nodes[key] for key in sorted(nodes) if members is None or key in members]
     changes["ranks"] = [ranks[key] for key in sorted(ranks)]
@@ -96,6 +103,8 @@ def apply_result(attempt: AttemptRow, result: Mapping[str, Any]) -> AttemptRow:
         budget=_text(result.get("budget")),
         restart_message=_text(result.get("restart_message")) or "",
         first_failure=failure if isinstance(failure, Mapping) else None,
+        signature=_text(result.get("signature")),
+        hint=_text(result.get("hint")) or "",
         ranks=ranks or attempt.ranks,
     )
 
@@ -261,8 +270,32 @@ def _fold_rank(ranks: dict[int, dict[str, Any]], node: int, record: Mapping[str,
         known |= {"pid": record.get("pid"), "started": _number(record.get("t"))}
     else:
         ended = {key: record.get(key) for key in ("exit_code", "signal", "ended_by", "peak_rss_bytes")}
-        known |= {**ended, "ended": _number(record.get("t"))}
+        said = {"step": _integer(record.get("step")), "phase": _text(record.get("phase")), "error": _said(record)}
+        known |= {**ended, **said, "ended": _number(record.get("t"))}
     ranks[rank] = known
+
+
+def _said(record: Mapping[str, Any]) -> str | None:
+    """The exception of a rank in one line."""
+    error = record.get("error")
+    if not isinstance(error, Mapping):
+        return None
+    said = ": ".join(str(error[key]) for key in ("type", "message") if error.get(key))
+    return said.splitlines()[0][:_SAID_CHARS] if said else None
+
+
+def _failing(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Why an attempt is about to end, before its result is there."""
+    failure = record.get("failure")
+    if not isinstance(failure, Mapping):
+        return {}
+    return {
+        "first_failure": failure,
+        "reason": _text(record.get("reason")),
+        "message": _text(record.get("message")) or "",
+        "signature": _text(record.get("signature")),
+        "hint": _text(record.get("hint")) or "",
+    }
 
 
 def _rank_view(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,6 +308,7 @@ def _message(kind: str, attempt: int, node: int, record: Mapping[str, Any]) -> s
     texts = {
         "attempt_started": f"Attempt {attempt} starts{_from(record)}.",
         "attempt_running": f"Attempt {attempt}: all ranks have started.",
+        "notice": f"Ranks are told to save and stop ({record.get('cause')}), {record.get('notice_s')} s before.",
         "stopping": f"Ranks are asked to stop ({record.get('cause')}), with {record.get('grace_s')} s of grace.",
         "killed": f"Node {node}: grace is over, {_count(record.get('pids'))} killed.",
         "agent_lost": f"The agent of node {record.get('node', node)} is lost. {record.get('detail') or ''}".strip(),

@@ -80,6 +80,7 @@ def render_launch(spec: RunSpec, terms: LaunchTerms) -> dict[str, Any]:
         "preflight": _plain(spec.preflight),
         "logs": _plain(spec.logs),
         "outputs": list(spec.outputs),
+        "signatures": dict(spec.signatures),
         "snapshot_digest": None if spec.snapshot is None else spec.snapshot.digest,
         "control_offset": terms.control_offset,
         "delay_s": terms.delay_s,

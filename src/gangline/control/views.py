@@ -88,6 +88,10 @@ def attempt_view(attempt: AttemptRow, folder: AttemptDir) -> AttemptView:
         resume_step=attempt.resume_step,
         start_mode=attempt.start_mode,
         first_failure=None if attempt.first_failure is None else _failure_view(attempt.first_failure),
+        signature=attempt.signature,
+        hint=attempt.hint,
+        next=attempt.next,
+        restart_message=attempt.restart_message,
         ranks=[_rank_view(rank) for rank in attempt.ranks],
         nodes=[_node_view(node, folder) for node in attempt.nodes],
     )
@@ -191,7 +195,11 @@ def _failure_view(raw: Mapping[str, Any]) -> FailureView:
         error_type=raw.get("error_type"),
         error_message=raw.get("error_message"),
         traceback=raw.get("traceback"),
+        causes=list(raw.get("causes") or ()),
         log_tail=raw.get("log_tail") or "",
+        step=raw.get("step"),
+        total_steps=raw.get("total_steps"),
+        phase=raw.get("phase"),
     )
 
 
@@ -206,6 +214,9 @@ def _rank_view(raw: Mapping[str, Any]) -> RankView:
         started=raw.get("started"),
         ended=raw.get("ended"),
         peak_rss_bytes=raw.get("peak_rss_bytes"),
+        step=raw.get("step"),
+        phase=raw.get("phase"),
+        error=raw.get("error"),
     )
 
 

@@ -16,6 +16,7 @@ from gangline.domain.errors import SpecInvalid, nearest
 from gangline.domain.gang import PoolCapacity
 from gangline.domain.launched import find_launched, words_of
 from gangline.domain.naming import check_name, check_variable, name_from
+from gangline.domain.signatures import parse_own
 from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, Strategy
 
 __all__ = [
@@ -40,6 +41,7 @@ MOST: Mapping[tuple[str, ...], int] = {
     ("restarts", "max_restarts"): 1_000_000,
     ("restarts", "max_infrastructure_restarts"): 1_000_000,
     ("restarts", "max_preemptions"): 1_000_000,
+    ("stop", "max_continuations"): 1_000_000,
 }
 """The largest number that each key may hold, whatever its sign: above it is a slip of the finger."""
 
@@ -89,6 +91,7 @@ def check_spec(spec: RunSpec) -> None:
     _check_times(spec)
     _check_environment(spec)
     _check_folders(spec)
+    parse_own(spec.signatures)
     if spec.strategy not in AVAILABLE_STRATEGIES:
         raise SpecInvalid(
             f"Strategy `{spec.strategy}` is not available yet",
@@ -198,6 +201,7 @@ def _check_sizes(spec: RunSpec) -> None:
         "--max-restarts": (spec.restarts.max_restarts, 0),
         "--max-infra-restarts": (spec.restarts.max_infrastructure_restarts, 0),
         "--max-preemptions": (spec.restarts.max_preemptions, 0),
+        "--max-continuations": (spec.stop.max_continuations, 0),
     }
     for flag, (value, low) in least.items():
         if value is not None and value < low:
@@ -220,6 +224,7 @@ def _check_times(spec: RunSpec) -> None:
     stop, restarts = spec.stop, spec.restarts
     times: Mapping[str, tuple[float | None, bool]] = {
         "--time-limit": (stop.time_limit_s, True),
+        "--time-limit-notice": (stop.time_limit_notice_s, False),
         "--start-timeout": (stop.start_timeout_s, True),
         "--stop-grace": (stop.grace_s, False),
         "--failure-grace": (stop.failure_grace_s, False),
@@ -229,6 +234,12 @@ def _check_times(spec: RunSpec) -> None:
     for flag, (value, positive) in times.items():
         if value is not None and not (math.isfinite(value) and value >= 0 and (value > 0 or not positive)):
             raise SpecInvalid(f"{flag} is {value} seconds", fix="Give it a time such as 90s, 15m or 2h.")
+    if stop.time_limit_s is not None and stop.notice_s() >= stop.time_limit_s:
+        raise SpecInvalid(
+            f"--time-limit-notice is {stop.notice_s():g} seconds, and --time-limit {stop.time_limit_s:g}",
+            why="Ranks would be told to stop before they have done anything",
+            fix="Give the notice less time than the limit.",
+        )
 
 
 def _check_environment(spec: RunSpec) -> None:

@@ -57,6 +57,7 @@ class Reason(str, Enum):
     TIME_LIMIT = "time_limit"
     START_TIMEOUT = "start_timeout"
     RENDEZVOUS_FAILED = "rendezvous_failed"
+    COMMUNICATION = "communication"
     ENVIRONMENT_MISMATCH = "environment_mismatch"
     UNHEALTHY_NODE = "unhealthy_node"
     STORAGE = "storage"
@@ -74,6 +75,8 @@ class Budget(str, Enum):
     USER = "user"
     INFRASTRUCTURE = "infrastructure"
     PREEMPTION = "preemption"
+    CONTINUATION = "continuation"
+    """No failure: the time limit was over, and the run goes on by its own policy."""
 
     def __str__(self) -> str:
         return self.value
@@ -88,6 +91,7 @@ BUDGET_OF: Mapping[Reason, Budget | None] = {
     Reason.NODE_LOST: Budget.INFRASTRUCTURE,
     Reason.START_TIMEOUT: Budget.INFRASTRUCTURE,
     Reason.RENDEZVOUS_FAILED: Budget.INFRASTRUCTURE,
+    Reason.COMMUNICATION: Budget.INFRASTRUCTURE,
     Reason.UNHEALTHY_NODE: Budget.INFRASTRUCTURE,
     Reason.PLATFORM: Budget.INFRASTRUCTURE,
     Reason.PREEMPTED: Budget.PREEMPTION,

@@ -58,7 +58,7 @@ def decide_restart(
     of = "no limit" if limit is None else f"of {limit}"
     return RestartDecision(
         restart=True,
-        delay_s=_delay_s(policy, sum(used.values())),
+        delay_s=_delay_s(policy, sum(count for one, count in used.items() if one is not Budget.CONTINUATION)),
         budget=budget,
         message=f"restart {spent + 1} {of} ({budget})",
     )

@@ -32,6 +32,9 @@ __all__ = [
 ]
 
 
+_LONGEST_NOTICE_S = 60.0
+
+
 def _f(default: Any, text: str, *flags: str, factory: Any = None, unit: str = "") -> Any:
     """A field with its help text, its flag spellings (the first is the one that docs use) and how flag values are read.
 
@@ -94,6 +97,7 @@ class OnTimeLimit(_Text):
 
     FAIL = "fail"
     STOP = "stop"
+    CONTINUE = "continue"
 
 
 class OnMismatch(_Text):
@@ -199,7 +203,22 @@ class StopPolicy:
     time_limit_s: float | None = _f(
         None, "Longest time that an attempt may run, e.g. 90m.", "--time-limit", unit="seconds"
     )
-    on_time_limit: OnTimeLimit = _f(OnTimeLimit.FAIL, "Outcome when the time limit ends the run.", "--on-time-limit")
+    time_limit_notice_s: float | None = _f(
+        None,
+        "How long before the time limit ranks are told, so that they can save; default: a tenth of it, at most 60s.",
+        "--time-limit-notice",
+        unit="seconds",
+    )
+    on_time_limit: OnTimeLimit = _f(
+        OnTimeLimit.FAIL,
+        "What a reached time limit means: the run fails, counts as stopped, or goes on from its newest checkpoint.",
+        "--on-time-limit",
+    )
+    max_continuations: int | None = _f(
+        None,
+        "How often the run may go on after a time limit; default: as long as it makes progress.",
+        "--max-continuations",
+    )
     grace_s: float = _f(30.0, "Time from the stop signal until processes are killed.", "--stop-grace", unit="seconds")
     failure_grace_s: float = _f(
         5.0, "The same, for the other ranks after one has failed.", "--failure-grace", unit="seconds"
@@ -207,6 +226,14 @@ class StopPolicy:
     start_timeout_s: float = _f(
         300.0, "How long the gang may take to assemble before the attempt fails.", "--start-timeout", unit="seconds"
     )
+
+    def notice_s(self) -> float:
+        """How long before the time limit ranks are told; 0 without one."""
+        if self.time_limit_s is None:
+            return 0.0
+        if self.time_limit_notice_s is not None:
+            return self.time_limit_notice_s
+        return min(_LONGEST_NOTICE_S, self.time_limit_s / 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,6 +297,11 @@ class RunSpec:
     )
     include: tuple[str, ...] = _f(
         (), "Pattern, as in .gitignore, of files that are packed whatever ignore files say.", "--include"
+    )
+    signatures: Mapping[str, str] = _f(
+        None,
+        "What failures of your own mean: a regular expression for what they print, and `reason: what to do`.",
+        factory=dict,
     )
     labels: Mapping[str, str] = _f(None, "Label K=V to find the run by.", "--label", factory=dict)
     snapshot: SnapshotRef | None = _f(None, "The packed source tree; filled in at submit.")

@@ -92,6 +92,10 @@ class AttemptDir:
     def error(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.error.json"
 
+    def recorded_error(self, rank: int) -> Path:
+        """Where PyTorch's `record` describes the exception of its function."""
+        return self.path / f"rank-{rank:05d}.record.json"
+
     def stacks(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.stacks"
 

@@ -69,7 +69,7 @@ def put_attempts(conn: Connection, run_id: str, new: Sequence[AttemptRow]) -> No
     """Insert attempts, or replace what is known of them."""
     for row in new:
         values = asdict(row)
-        texts = {name: clean_text(values[name]) for name in ("message", "restart_message")}
+        texts = {name: clean_text(values[name]) for name in ("message", "restart_message", "hint")}
         _put(conn, attempts, {"run_id": run_id, "number": row.number}, {**values, **texts})
 
 

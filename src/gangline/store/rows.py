@@ -143,6 +143,10 @@ class AttemptRow:
     budget: str | None = None
     """The budget that paid for the restart that follows."""
     restart_message: str = ""
+    signature: str | None = None
+    """Row of the table of signatures that explains the first failure."""
+    hint: str = ""
+    """What a person can do about it."""
     first_failure: Mapping[str, Any] | None = None
     ranks: Sequence[Mapping[str, Any]] = ()
     nodes: Sequence[Mapping[str, Any]] = ()

@@ -119,6 +119,8 @@ attempts = Table(
     Column("next_delay_s", Double, nullable=False),
     Column("budget", String(16)),
     Column("restart_message", Text, nullable=False),
+    Column("signature", String(32)),
+    Column("hint", Text, nullable=False),
     _json("first_failure"),
     _json("ranks"),
     _json("nodes"),

@@ -105,7 +105,7 @@ class StopWatch:
 
     def _decide(self) -> int | None:
         if not self._agrees:
-            return self._calls if self._is_told() else None
+            return self._stop_alone() if self._is_told() else None
         decided = self._read_decision()
         if decided is not None or not self._is_told():
             return decided
@@ -116,6 +116,10 @@ class StopWatch:
             if decided is None:
                 self._pause(_LOOK_S)
         return self._decide_alone() if decided is None else decided
+
+    def _stop_alone(self) -> int:
+        """Of a gang of one; the agent looks whether its ranks have ended for having been told."""
+        return self._write_decision(self._calls) if self._attempt_dir is not None else self._calls
 
     def _note_call(self) -> None:
         assert self._attempt_dir is not None  # noqa: S101 - `_agrees` has looked

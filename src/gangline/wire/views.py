@@ -75,7 +75,14 @@ class FailureView(TypedDict):
     error_type: str | None
     error_message: str | None
     traceback: str | None
+    causes: list[dict[str, Any]]
+    """What the exception came from, or holds: {"type", "message"}, nearest first."""
     log_tail: str
+    step: int | None
+    """The newest step that the rank had reported."""
+    total_steps: int | None
+    phase: str | None
+    """The `gangline.phase` that it was in."""
 
 
 class RankView(TypedDict):
@@ -91,6 +98,11 @@ class RankView(TypedDict):
     started: float | None
     ended: float | None
     peak_rss_bytes: int | None
+    step: int | None
+    """The newest that it had reported when it ended."""
+    phase: str | None
+    error: str | None
+    """The exception that ended it, in one line."""
 
 
 class NodeView(TypedDict):
@@ -124,6 +136,14 @@ class AttemptView(TypedDict):
     start_mode: str | None
     """`warm` or `exec`."""
     first_failure: FailureView | None
+    """Known as soon as a rank has failed, also while the others are being ended."""
+    signature: str | None
+    """Why, as a row of docs/reference/signatures.md."""
+    hint: str
+    """What to do about it."""
+    next: str | None
+    """`end`, `restart`, `relaunch`; null while nobody has decided."""
+    restart_message: str
     ranks: list[RankView]
     nodes: list[NodeView]
 

@@ -136,6 +136,66 @@ def test_a_time_limit_may_count_as_a_stop(gang: Gang) -> None:
     assert (result["outcome"], result["reason"]) == ("stopped", "time_limit")
 
 
+UNTIL_TOLD = """
+    import os, sys, time
+    import gangline
+    gang = gangline.current()
+    found = gangline.latest_checkpoint()
+    step = found.step if found else 0
+    goal = step + 3 if found else 10**9  # the first attempt goes on until it is told
+    while step < goal:
+        step += 1
+        time.sleep(0.02)
+        with open(f"steps-{gang.rank}", "a") as file:
+            file.write(f"{step}\\n")
+        gangline.progress(step, total=goal)
+        stopping = gangline.should_stop()
+        if stopping:
+            with gangline.checkpoint(step) as folder:
+                (folder / f"{gang.rank}.txt").write_text(str(step))
+            break
+    print("left", flush=True)
+"""
+NOTICED = {"time_limit_s": 60.0, "time_limit_notice_s": 59.0, "grace_s": 5.0}
+"""Told after a second; on a slow machine there is time enough to act on it."""
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_notice_lets_ranks_save_and_the_run_goes_on(gang: Gang, ranks: int) -> None:  # S8
+    gang.script(UNTIL_TOLD)
+    gang.run_to_end(procs_per_node=ranks, stop={**NOTICED, "on_time_limit": "continue"})
+    first, last = gang.result(0), gang.result()
+    assert (first["outcome"], first["reason"], first["next"]) == ("stopped", "time_limit", "restart")
+    assert first["budget"] == "continuation"
+    assert "all ranks were told, and ended by themselves" in first["message"]
+    assert last["outcome"] == "succeeded"
+    assert gang.events("notice")[0]["cause"] == "time_limit"
+    saved = gang.result(1)["resume_step"]
+    assert f"goes on from step {saved}" in first["restart_message"]
+    for rank in range(ranks):
+        steps = [int(line) for line in (gang.run.code / f"steps-{rank}").read_text().split()]
+        assert steps == list(range(1, steps[-1] + 1))  # none was lost, none was done twice
+        assert gang.log(rank).endswith("left\n")
+
+
+def test_ranks_that_leave_for_a_notice_have_not_succeeded(gang: Gang) -> None:
+    gang.script(UNTIL_TOLD)
+    result = gang.run_to_end(procs_per_node=1, stop=NOTICED)
+    assert (result["outcome"], result["reason"], result["exit_code"]) == ("failed", "time_limit", 124)
+    assert "--on-time-limit continue" in result["hint"]
+    assert result["ended"] - result["running"] < 55  # well before the limit
+
+
+def test_a_script_that_ignores_the_notice_is_ended_at_the_limit(gang: Gang) -> None:
+    gang.script("import time; time.sleep(600)")
+    stop = {"time_limit_s": 1.0, "time_limit_notice_s": 0.5, "on_time_limit": "continue"}
+    result = gang.run_to_end(procs_per_node=2, stop=stop)
+    assert (result["outcome"], result["reason"], result["next"]) == ("failed", "time_limit", "end")
+    assert "ranks 0, 1 had not ended although told 0.5 s before" in result["message"]
+    assert "No checkpoint was saved in this attempt" in result["message"]
+    assert {one["signal"] for one in result["ranks"]} == {15}
+
+
 @pytest.mark.parametrize("node", [0, 1])
 def test_a_signal_to_an_agent_preempts_the_gang(gang: Gang, node: int) -> None:
     gang.script(HANDLER)

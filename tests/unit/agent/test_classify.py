@@ -29,6 +29,26 @@ def error(kind: str, message: str = "") -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("given", "reason", "words"),
     [
+        (end(log_tail="a\nstep 7\n"), Reason.USER_ERROR, 'failed with exit code 1; its last line is "step 7".'),
+        (
+            end(error=error("", "Connection closed by peer")),
+            Reason.COMMUNICATION,
+            "lost the connection to another rank",
+        ),
+        (end(exit_code=None, signal=15, error=error("KeyError", "x")), Reason.USER_ERROR, "failed: KeyError: x."),
+        (
+            end(exit_code=2, log_tail="train.py: error: no"),
+            Reason.USER_ERROR,
+            "did not understand its arguments.",
+        ),
+        (end(exit_code=None, signal=77), Reason.USER_ERROR, "failed by signal 77."),
+        (
+            end(
+                error={**error("RuntimeError", "save failed"), "causes": [error("OSError", "No space left on device")]}
+            ),
+            Reason.STORAGE,
+            "the disk is full: OSError: No space left on device (then RuntimeError).",
+        ),
         (end(), Reason.USER_ERROR, "Rank 2 on node 1 (gpu7) failed with exit code 1."),
         (end(error=error("ValueError", "bad data\nmore")), Reason.USER_ERROR, "ValueError: bad data."),
         (end(exit_code=127), Reason.USER_ERROR, "not found"),

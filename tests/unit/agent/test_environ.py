@@ -42,6 +42,7 @@ def test_the_contract_is_complete(make_launch: Callable[..., LaunchSpec]) -> Non
         "TORCHELASTIC_RUN_ID": "llama-7k3q",
         "TORCHELASTIC_RESTART_COUNT": "4",
         "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_ERROR_FILE": "/run/attempts/4/rank-00003.record.json",
         "GANGLINE_RUN_ID": "llama-7k3q",
         "GANGLINE_RUN_NAME": "llama",
         "GANGLINE_LAUNCH": "1",

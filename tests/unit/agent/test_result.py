@@ -7,7 +7,16 @@ import pytest
 
 from gangline.agent.attempt import Attempt, Ending, RankRecord
 from gangline.agent.launchspec import LaunchSpec, Shape
-from gangline.agent.result import MOST_FREE_RETRIES, Outcome, Standing, decide_outcome, render_result
+from gangline.agent.result import (
+    MOST_FREE_RETRIES,
+    Outcome,
+    Standing,
+    decide_outcome,
+    explain_failure,
+    render_first_failure,
+    render_result,
+)
+from gangline.agent.storage import Resume
 from gangline.domain.phase import Budget, Reason
 from gangline.domain.spec import OnTimeLimit, RestartPolicy, StopPolicy
 
@@ -31,7 +40,8 @@ BUDGETS = RestartPolicy(max_restarts=1, max_infrastructure_restarts=1)
 
 def outcome(launch: LaunchSpec, made: Attempt, **changes: Any) -> Outcome:
     missing = changes.pop("missing_outputs", ())
-    return decide_outcome(launch, made, Standing(**changes), missing_outputs=missing)
+    newest = changes.pop("newest_step", None)
+    return decide_outcome(launch, made, Standing(**changes), missing_outputs=missing, newest_step=newest)
 
 
 def test_the_first_by_time_is_the_one_that_failed(make_launch: Callable[..., LaunchSpec]) -> None:
@@ -133,6 +143,77 @@ def test_a_time_limit_may_count_as_a_stop(make_launch: Callable[..., LaunchSpec]
     assert outcome(launch, made).outcome == "stopped"
 
 
+CONTINUE = StopPolicy(time_limit_s=60.0, on_time_limit=OnTimeLimit.CONTINUE, max_continuations=2)
+
+
+def after_time_limit(
+    launch: LaunchSpec, *, begun: int | None, newest: int | None, used: int = 0, outside: bool = False
+) -> Outcome:
+    ending = Ending(cause="time_limit", time=9.0, message="The time limit was reached.", from_outside=outside)
+    made = attempt(record(0), ending=ending, resume=Resume(path="x", step=begun) if begun is not None else Resume())
+    return outcome(launch, made, used={Budget.CONTINUATION: used, Budget.USER: 9}, newest_step=newest)
+
+
+def test_a_run_goes_on_after_its_time_limit_as_long_as_it_makes_progress(
+    make_launch: Callable[..., LaunchSpec],
+) -> None:
+    launch = make_launch(stop=CONTINUE)
+    found = after_time_limit(launch, begun=100, newest=140, used=1)
+    assert (found.outcome, found.reason, found.next) == ("stopped", Reason.TIME_LIMIT, "restart")
+    assert (found.budget, found.delay_s) == (Budget.CONTINUATION, 0.0)
+    assert found.restart_message == "goes on from step 140 (continuation 2 of 2)"
+    assert after_time_limit(launch, begun=None, newest=1).next == "restart"
+    assert after_time_limit(launch, begun=100, newest=140, outside=True).next == "relaunch"
+
+
+@pytest.mark.parametrize(
+    ("begun", "newest", "used", "words"),
+    [
+        (None, None, 0, "No checkpoint was saved in this attempt"),
+        (100, 100, 0, "No checkpoint was saved since step 100"),
+        (100, 140, 2, "--max-continuations 2"),
+    ],
+)
+def test_a_run_that_cannot_go_on_says_why(
+    make_launch: Callable[..., LaunchSpec], begun: int | None, newest: int | None, used: int, words: str
+) -> None:
+    found = after_time_limit(make_launch(stop=CONTINUE), begun=begun, newest=newest, used=used)
+    assert (found.outcome, found.reason, found.exit_code, found.next) == ("failed", Reason.TIME_LIMIT, 124, "end")
+    assert words in found.message
+    assert found.hint
+
+
+def test_a_rank_that_left_the_others_early_is_the_one_to_look_at(make_launch: Callable[..., LaunchSpec]) -> None:
+    lost = {"type": "RuntimeError", "message": "Connection closed by peer [::1]:4", "time": 8.0}
+    made = attempt(record(3, ended=7.0), record(0, exit_code=1, ended=8.5, error=lost), ending=FAILURE)
+    found = outcome(make_launch(restarts=BUDGETS), made)
+    assert found.reason is Reason.USER_ERROR
+    assert found.message.startswith("Rank 3 on node 1 (h) ended with exit code 0")
+    assert "Rank 0 on node 0 (h) lost the connection" in found.message
+    assert found.signature == "left_early"
+    made.ranks[3].ended = 8.2  # it ended well after the connection broke: nobody's early end
+    assert outcome(make_launch(restarts=BUDGETS), made).reason is Reason.COMMUNICATION
+
+
+def test_the_own_error_of_a_rank_counts_more_than_the_signal_that_ended_it(
+    make_launch: Callable[..., LaunchSpec],
+) -> None:
+    error = {"type": "ValueError", "message": "bad data", "time": 8.0}
+    made = attempt(record(1, exit_code=None, signal=15, ended_by="platform", error=error), ending=FAILURE)
+    found = outcome(make_launch(), made)
+    assert (found.reason, found.signature) == (Reason.USER_ERROR, None)
+    assert "ValueError: bad data" in found.message
+
+
+def test_what_is_told_before_the_end_is_what_the_result_will_say(make_launch: Callable[..., LaunchSpec]) -> None:
+    made = attempt(record(1, exit_code=None, signal=9, step=7), ending=FAILURE)
+    verdict = explain_failure(make_launch(), made, made.ranks[1])
+    told = render_first_failure(made.ranks[1], verdict)
+    result = render_result(made, outcome(make_launch(), made))
+    assert told["failure"] == result["first_failure"]
+    assert all(told[key] == result[key] for key in ("reason", "message", "hint", "signature"))
+
+
 def test_success_needs_the_declared_outputs(make_launch: Callable[..., LaunchSpec]) -> None:
     made = attempt(*map(record, range(4)), ending=Ending(cause="success", time=9.0))
     assert outcome(make_launch(), made).outcome == "succeeded"
@@ -159,12 +240,13 @@ def test_the_result_has_every_documented_key(make_launch: Callable[..., LaunchSp
     assert result.keys() == {
         *("version", "attempt", "launch", "outcome", "reason", "message", "exit_code", "started", "running", "ended"),
         *("resume", "resume_step", "start_mode", "first_failure", "ranks", "next", "next_delay_s", "budget"),
-        "restart_message",
+        *("restart_message", "signature", "hint"),
     }
     assert result["first_failure"].keys() == {
         *("rank", "node", "host", "pid", "exit_code", "signal", "signal_name", "time", "error_type", "error_message"),
-        *("traceback", "log_tail"),
+        *("traceback", "causes", "log_tail", "step", "total_steps", "phase"),
     }
     assert result["ranks"][0].keys() == {
         *("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes"),
+        *("step", "phase", "error"),
     }

@@ -110,7 +110,7 @@ def test_a_relaunch_waits_for_the_old_launch_to_be_gone(plant):
     assert plant.backend.submits == [f"{run}/0", f"{run}/1"]
     second = plant.leader(run, 1)
     assert second.told["first_attempt"] == 1
-    assert second.told["restarts_used"] == {"user": 0, "infrastructure": 1, "preemption": 0}
+    assert second.told["restarts_used"] == {"user": 0, "infrastructure": 1, "preemption": 0, "continuation": 0}
     assert second.told["token"] != leader.told["token"]
     second.begin()
     plant.tick()

@@ -97,8 +97,9 @@ def _report_failure(error_path: str) -> None:
 
     def exit_and_tell(status: object = None, /) -> None:
         """Exit the interpreter by raising SystemExit(status)."""
-        if status is not None and not isinstance(status, int) and os.getpid() == rank:
-            leaving[:] = [(status, sys._getframe(1))]  # noqa: SLF001 - where it was called
+        if os.getpid() == rank:
+            told = status is not None and not isinstance(status, int)
+            leaving[:] = [(status, sys._getframe(1))] if told else []  # noqa: SLF001 - where it was called
         exit_by(status)  # type: ignore[arg-type]
 
     def at_exit() -> None:

@@ -79,6 +79,8 @@ def upgrade() -> None:
         sa.Column("next_delay_s", sa.Double(), nullable=False),
         sa.Column("budget", sa.String(length=16), nullable=True),
         sa.Column("restart_message", sa.Text(), nullable=False),
+        sa.Column("signature", sa.String(length=32), nullable=True),
+        sa.Column("hint", sa.Text(), nullable=False),
         sa.Column("first_failure", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("ranks", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("nodes", sa.JSON(none_as_null=True), nullable=True),

@@ -1,0 +1,173 @@
+"""What a rank has left behind when it ends: its exception, the end of its log, how far it came.
+
+An exception is taken from the first of these that has one: the file that the injected `failure.py` writes, the file
+that PyTorch's `record` writes, the traceback at the end of the log. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gangline.domain.errors import GanglineError
+from gangline.domain.traces import find_error
+from gangline.rundir.files import read_json
+from gangline.rundir.layout import AttemptDir
+
+__all__ = ["LastStep", "decide_error", "parse_record", "read_error", "read_last_step", "read_tail"]
+
+_METRIC_BYTES = 16_384
+_MOST_RECORD_BYTES = 1 << 20
+_MESSAGE_CHARS = 4_000
+_TRACEBACK_CHARS = 16_000
+_MOST_CAUSES = 8
+_CARRIES_LOG = re.compile(r"(^|\.)(CalledProcessError|ChildFailedError)$")
+"""Exceptions that say only that another process failed; its own traceback stands above in the log."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastStep:
+    """How far a rank came in this attempt, by what it reported."""
+
+    step: int | None = None
+    total: int | None = None
+    phase: str | None = None
+    """Name of the `gangline.phase` that it was in."""
+
+
+def read_tail(path: Path, size_bytes: int) -> str:
+    """The end of a file as text; "" where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - size_bytes))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def read_error(
+    folder: AttemptDir, rank: int, *, log: str, signal: int | None, warn: Callable[[str], None]
+) -> dict[str, Any] | None:
+    """The exception that ended a rank, if any is known.
+
+    Args:
+        log: the end of the rank's log.
+        signal: what ended it; None: it exited.
+        warn: told of what is there and cannot be read.
+    """
+    written: Mapping[str, Any] | None = None
+    try:
+        written = read_json(folder.error(rank))
+    except (OSError, GanglineError) as error:
+        warn(f"What rank {rank} wrote of its error cannot be read: {error}")
+    with suppress(OSError):
+        if written is None and folder.recorded_error(rank).stat().st_size <= _MOST_RECORD_BYTES:
+            written = parse_record(folder.recorded_error(rank).read_text(encoding="utf-8", errors="replace"))
+    return decide_error(written, log=log, signal=signal)
+
+
+def decide_error(written: Mapping[str, Any] | None, *, log: str, signal: int | None) -> dict[str, Any] | None:
+    """From what a rank wrote of its exception, and the end of its log, to what it was. Pure."""
+    if written is None:
+        return _from_log(log, signal)
+    error = dict(written)
+    kind, message = str(error.get("type") or ""), str(error.get("message") or "")
+    inner = find_error(message)
+    if inner is None and _CARRIES_LOG.search(kind):
+        inner = _above(log, str(error.get("traceback") or ""))
+    if inner is not None:
+        causes = [{"type": inner["type"], "message": inner["message"]}, *inner["causes"], *error.get("causes", ())]
+        error["causes"] = causes[:_MOST_CAUSES]
+        if inner["traceback"] not in str(error.get("traceback")):
+            error["traceback"] = f"{inner['traceback']}\n{error.get('traceback') or ''}"[-_TRACEBACK_CHARS:]
+    return error
+
+
+def parse_record(text: str) -> dict[str, Any] | None:
+    """What PyTorch's `record` writes to TORCHELASTIC_ERROR_FILE, in our form. Pure."""
+    try:
+        raw = json.loads(text)
+    except ValueError:
+        return None
+    said = raw.get("message") if isinstance(raw, Mapping) else None
+    told: Mapping[str, Any] = said if isinstance(said, Mapping) else {"message": said}
+    message = told.get("message")
+    if not isinstance(message, str) or not message:
+        return None
+    extra = told.get("extraInfo")
+    extra = extra if isinstance(extra, Mapping) else {}
+    found = re.match(r"([A-Za-z_][\w.]*)(?:\(|: ?|$)", message)
+    kind = found[1] if found else ""
+    with_type = bool(found) and message.startswith(f"{kind}:")
+    error: dict[str, Any] = {
+        "type": kind,
+        "message": (message[len(kind) + 1 :].strip() if with_type else message)[:_MESSAGE_CHARS],
+        "traceback": str(extra.get("py_callstack") or "")[-_TRACEBACK_CHARS:],
+        "causes": [],
+    }
+    with suppress(TypeError, ValueError):
+        error["time"] = float(extra.get("timestamp", ""))
+    return error
+
+
+def read_last_step(path: Path, attempt: int) -> LastStep:
+    """How far a rank came, from the end of what it logged."""
+    text = read_tail(path, _METRIC_BYTES)
+    return _fold_steps(_records(text), attempt) if text else LastStep()
+
+
+def _records(text: str) -> Iterable[Mapping[str, Any]]:
+    for line in text.splitlines():
+        with suppress(ValueError):
+            record = json.loads(line)
+            if isinstance(record, Mapping):
+                yield record
+
+
+def _fold_steps(records: Iterable[Mapping[str, Any]], attempt: int) -> LastStep:
+    logged: int | None = None
+    reported: int | None = None
+    total: int | None = None
+    phases: list[str] = []
+    for record in records:
+        if record.get("a") != attempt:
+            continue
+        kind, step = record.get("k"), record.get("s")
+        if kind == "p" and type(step) is int:
+            reported, total = step, record.get("n") if type(record.get("n")) is int else total
+        elif kind == "m" and type(step) is int:
+            logged = step
+        elif kind == "h" and isinstance(record.get("name"), str):
+            phases = [name for name in phases if name != record["name"]]
+            phases += [record["name"]] if record.get("on") else []
+    step = reported if reported is not None else logged
+    return LastStep(step=step, total=total, phase=phases[-1] if phases else None)
+
+
+def _from_log(log: str, number: int | None) -> dict[str, Any] | None:
+    """No file tells: `os._exit` after the traceback was printed, an interpreter of another kind, a shell around one."""
+    if number in {signal.SIGINT, signal.SIGTERM}:
+        found = find_error(log, only_thread=True)
+    elif number is None or number == signal.SIGABRT:
+        found = find_error(log)
+    else:
+        return None
+    if found is None or found["type"] in {"KeyboardInterrupt", "SystemExit"}:
+        return None
+    return {**found, "message": found["message"][:_MESSAGE_CHARS], "traceback": found["traceback"][-_TRACEBACK_CHARS:]}
+
+
+def _above(log: str, own: str) -> dict[str, Any] | None:
+    """The traceback of another process in the log, above the rank's own."""
+    lines = own.strip().splitlines()
+    place = log.rfind(lines[-1]) if lines else -1
+    start = log.rfind("Traceback (most recent call last):", 0, place) if place >= 0 else len(log)
+    return find_error(log[: max(0, start)])

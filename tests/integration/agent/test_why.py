@@ -1,0 +1,184 @@
+"""Why a rank failed, however its end came about; and that the kernel's kills for memory are told from others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Gang
+
+pytestmark = pytest.mark.integration
+
+WAYS = """
+    import errno, os, subprocess, sys, threading, traceback
+
+    def printed():
+        try:
+            raise ValueError("printed and gone")
+        except ValueError:
+            traceback.print_exc()
+            os._exit(3)
+
+    def recorded():
+        from torch.distributed.elastic.multiprocessing.errors import record
+        @record
+        def main():
+            raise ValueError("told to record")
+        try:
+            main()
+        except ValueError:
+            os._exit(4)
+
+    def said():
+        raise SystemExit("no such config: a.yaml")
+
+    def threaded():
+        def work():
+            raise ValueError("in a thread")
+        threading.excepthook = lambda args: (sys.__excepthook__(*args[:3]), os._exit(5))
+        threading.Thread(target=work).start()
+        threading.Event().wait(60)
+
+    def in_child():
+        subprocess.run([sys.executable, "-c", "raise ValueError('in the child')"], check=True)
+
+    def chained():
+        try:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise RuntimeError("could not save") from error
+
+    def grouped():
+        raise ExceptionGroup("several", [KeyError("a"), MemoryError()])
+
+    [printed, recorded, said, threaded, in_child, chained, grouped][int(os.environ["GANGLINE_ATTEMPT"])]()
+"""
+EXPECTED: list[tuple[str | None, str, str]] = [
+    ("ValueError", "user_error", "failed: ValueError: printed and gone."),
+    ("ValueError", "user_error", "failed: ValueError: told to record."),
+    (None, "user_error", 'exit code 1; its last line is "no such config: a.yaml".'),
+    ("ValueError", "user_error", "in a thread."),
+    ("subprocess.CalledProcessError", "user_error", "failed: subprocess.CalledProcessError"),
+    ("RuntimeError", "storage", "No space left on device (then RuntimeError)."),
+    ("ExceptionGroup", "out_of_memory", "ran out of memory: MemoryError (then ExceptionGroup)"),
+]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="ExceptionGroup is of Python 3.11")
+def test_however_an_exception_ends_a_rank_it_is_known(gang: Gang) -> None:
+    gang.script(WAYS)
+    last = len(EXPECTED) - 1
+    gang.run_to_end(procs_per_node=1, restarts={"max_restarts": last, "backoff_s": 0.0, "max_backoff_s": 0.0})
+    for number, (kind, reason, words) in enumerate(EXPECTED):
+        result = gang.result(number)
+        assert result["first_failure"]["error_type"] == kind, number
+        assert (result["reason"], words in result["message"]) == (reason, True), result["message"]
+    child = gang.result(4)["first_failure"]
+    assert child["causes"] == [{"type": "ValueError", "message": "in the child"}]
+    assert "in the child" in child["traceback"]
+    assert "CalledProcessError" in child["traceback"]
+
+
+def test_python_inside_of_a_shell_wrapper_is_understood(gang: Gang) -> None:
+    gang.script("raise ModuleNotFoundError(\"No module named 'flash_attn'\", name='flash_attn')")
+    entry = f"set -e; {sys.executable} -I train.py; echo never"
+    result = gang.run_to_end(entry_kind="command", entry=entry, procs_per_node=1)
+    assert result["signature"] == "module_missing"
+    assert "flash_attn" in result["message"]
+    assert result["first_failure"]["error_type"] == "ModuleNotFoundError"
+    assert gang.run.path.name not in result["hint"]
+    assert sys.executable in result["hint"]
+
+
+def test_why_is_told_while_the_others_are_still_being_ended(gang: Gang) -> None:
+    gang.script("""
+        import os, signal, time
+        import gangline
+        gangline.progress(7, total=100)
+        if os.environ["RANK"] == "0":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            open("up", "w").close()
+            time.sleep(600)
+        while not os.path.exists("up"):
+            time.sleep(0.01)
+        raise ValueError("loss is not finite")
+    """)
+    gang.start(stop={"failure_grace_s": 3.0})
+    told = gang.until(lambda: gang.events("first_failure"))[0]
+    assert not gang.attempt().result.exists()
+    assert (told["reason"], told["signature"]) == ("user_error", "not_finite")
+    assert (told["failure"]["rank"], told["failure"]["step"]) == (1, 7)
+    gang.wait()
+    result = gang.result()
+    assert result["first_failure"] == told["failure"]
+    assert result["message"] == told["message"]
+    others = {one["rank"]: one for one in result["ranks"]}
+    assert (others[0]["ended_by"], others[0]["step"], others[0]["error"]) == ("platform", 7, None)
+    assert others[1]["error"] == "ValueError: loss is not finite"
+
+
+def test_a_signature_of_the_spec_decides(gang: Gang) -> None:
+    gang.script("raise KeyError('SHARD 17 is missing')")
+    own = {r"SHARD \d+": "storage: Mount /data again."}
+    result = gang.run_to_end(procs_per_node=1, signatures=own)
+    assert (result["reason"], result["signature"], result["hint"]) == ("storage", "own_1", "Mount /data again.")
+
+
+def memory_groups() -> Path | None:
+    """Where this process may make control groups with a limit of memory."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers == "memory":
+            return Path("/sys/fs/cgroup/memory") / path.strip("/")
+        if not controllers and Path("/sys/fs/cgroup/cgroup.controllers").exists():
+            return Path("/sys/fs/cgroup") / path.strip("/")
+    return None
+
+
+@pytest.fixture
+def limited(tmp_path: Path) -> Iterator[Path]:
+    """A control group of 300 MiB; skipped where none can be made."""
+    parent = memory_groups()
+    if parent is None or not parent.is_dir():
+        pytest.skip("no control groups here")
+    group = parent / f"gangline-test-{os.getpid()}-{tmp_path.name[-20:]}"
+    limit = "memory.limit_in_bytes" if "memory" in parent.parts else "memory.max"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(300 << 20))
+    except OSError as error:
+        if group.is_dir():
+            group.rmdir()
+        pytest.skip(f"no control group can be made: {error}")
+    yield group
+    subprocess.run(["rmdir", str(group)], check=False)
+
+
+def test_a_kill_for_memory_is_told_from_others(gang: Gang, limited: Path) -> None:  # F3
+    gang.script("""
+        import os, signal
+        if os.environ["GANGLINE_ATTEMPT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        held = [bytearray(b"x") * (16 << 20) for _ in range(64)]
+    """)
+    join = textwrap.dedent(f"""
+        import os, sys
+        open({str(limited / "cgroup.procs")!r}, "w").write("0")
+        os.execv(sys.argv[1], sys.argv[1:])
+    """)
+    gang.write_launch(procs_per_node=1, restarts={"max_infrastructure_restarts": 1, "backoff_s": 0.0})
+    gang.start_agent(0, through=[sys.executable, "-c", join])
+    gang.wait()
+    plain: dict[str, Any] = gang.result(0)
+    assert (plain["reason"], plain["signature"]) == ("killed", "killed")
+    memory = gang.result(1)
+    assert (memory["reason"], memory["signature"]) == ("out_of_memory", "kernel_memory_kill"), memory["message"]
+    assert "by the kernel because memory ran out; its peak memory was" in memory["message"]

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gangline.agent.lastwords import LastStep, decide_error, parse_record, read_error, read_last_step, read_tail
+from gangline.rundir.layout import RunDir
+
+TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nValueError: bad\n'
+
+
+def test_a_record_of_pytorch() -> None:
+    extra = {"py_callstack": TRACE, "timestamp": "1700000000"}
+    found = parse_record(json.dumps({"message": {"message": "ValueError: bad", "extraInfo": extra}}))
+    assert found == {"type": "ValueError", "message": "bad", "traceback": TRACE, "causes": [], "time": 1700000000.0}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"message": 7}', '{"message": {"message": ""}}'])
+def test_a_record_that_says_nothing(text: str) -> None:
+    assert parse_record(text) is None
+
+
+def test_a_record_of_another_shape() -> None:
+    found = parse_record('{"message": {"message": "it broke", "extraInfo": 3}}')
+    assert found is not None
+    assert (found["type"], found["message"]) == ("", "it broke") or found["message"] == "it broke"
+
+
+@pytest.mark.parametrize(
+    ("signal", "expected"), [(None, "ValueError"), (6, "ValueError"), (9, None), (11, None), (15, None), (2, None)]
+)
+def test_a_log_tells_where_no_file_does(signal: int | None, expected: str | None) -> None:
+    found = decide_error(None, log=TRACE, signal=signal)
+    assert (found or {}).get("type") == expected
+
+
+def test_a_thread_that_ended_its_process_by_a_signal() -> None:
+    found = decide_error(None, log=f"Exception in thread Thread-1:\n{TRACE}", signal=15)
+    assert found is not None
+    assert found["type"] == "ValueError"
+
+
+def test_an_interrupt_is_no_error_of_its_own() -> None:
+    assert decide_error(None, log=TRACE.replace("ValueError: bad", "KeyboardInterrupt"), signal=None) is None
+
+
+def test_the_traceback_of_another_process_becomes_the_cause() -> None:
+    own = TRACE.replace("ValueError: bad", "subprocess.CalledProcessError: Command 'x' failed")
+    written: dict[str, Any] = {
+        "type": "subprocess.CalledProcessError",
+        "message": "Command 'x' failed",
+        "traceback": own,
+    }
+    found = decide_error(written, log=TRACE + own, signal=None)
+    assert found is not None
+    assert found["causes"] == [{"type": "ValueError", "message": "bad"}]
+    assert found["traceback"].startswith(TRACE)
+    inside = decide_error(
+        {"type": "RuntimeError", "message": f"Caught ValueError in DataLoader worker process 0.\nOriginal {TRACE}"},
+        log="",
+        signal=None,
+    )
+    assert inside is not None
+    assert inside["causes"] == [{"type": "ValueError", "message": "bad"}]
+
+
+def test_files_come_before_the_log(tmp_path: Path) -> None:
+    folder = RunDir(tmp_path).attempt(0)
+    folder.path.mkdir(parents=True)
+    said: list[str] = []
+
+    def read() -> dict[str, Any] | None:
+        return read_error(folder, 3, log=TRACE, signal=None, warn=said.append)
+
+    assert (read() or {})["type"] == "ValueError"
+    folder.recorded_error(3).write_text(json.dumps({"message": {"message": "KeyError: 'x'"}}))
+    assert (read() or {})["type"] == "KeyError"
+    folder.error(3).write_text(json.dumps({"type": "OSError", "message": "y"}))
+    assert (read() or {})["type"] == "OSError"
+    folder.error(3).write_text("{")
+    assert (read() or {})["type"] == "KeyError"
+    assert "rank 3" in said[0]
+
+
+def test_how_far_a_rank_came(tmp_path: Path) -> None:
+    path = tmp_path / "rank-00000.jsonl"
+    assert read_last_step(path, 0) == LastStep()
+    lines = [
+        {"k": "p", "a": 0, "s": 50, "n": 60},
+        {"k": "m", "a": 1, "s": 7, "v": {}},
+        "torn",
+        {"k": "p", "a": 1, "s": 6, "n": 60},
+        {"k": "h", "a": 1, "name": "eval", "on": True},
+        {"k": "h", "a": 1, "name": "save", "on": True},
+        {"k": "h", "a": 1, "name": "save", "on": False},
+    ]
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    assert read_last_step(path, 1) == LastStep(step=6, total=60, phase="eval")
+    assert read_last_step(path, 2) == LastStep()
+    path.write_text("x" * 20_000 + "\n" + json.dumps({"k": "m", "a": 0, "s": 3, "v": {}}))
+    assert read_last_step(path, 0) == LastStep(step=3)
+
+
+def test_the_end_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "log").write_bytes(b"abc\xffdef")
+    assert read_tail(tmp_path / "log", 4) == "�def"
+    assert read_tail(tmp_path / "none", 4) == ""
