@@ -115,6 +115,6 @@ def test_whatever_is_killed_the_run_ends_well(home: Path, tmp_path: Path, number
     assert [(bucket["step"], bucket["count"]) for bucket in metric["buckets"]] == [
         (step, 1) for step in range(1, STEPS + 1)
     ]
-    checkpoints = [one["step"] for one in client.checkpoints(run_id) if one["kept"]]
+    checkpoints = [one["step"] for one in client.checkpoints(run_id) if one["state"] == "complete"]
     assert max(checkpoints) == STEPS, (seed, hit)
     client.close()

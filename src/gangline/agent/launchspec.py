@@ -101,6 +101,8 @@ class LaunchSpec:
     signatures: tuple[Signature, ...] = ()
     """Of the spec; looked for before those of the table."""
     snapshot_digest: str | None = None
+    objects: str | None = None
+    """Folder of the contents of snapshots, where this machine reaches it."""
     delay_s: float = 0.0
     control_offset: int = 0
     """Size of `control.jsonl` when this launch was made: what lies before it is none of its business."""
@@ -192,6 +194,7 @@ _PLAIN = (
     "device_kind",
     "cpus_per_rank",
     "snapshot_digest",
+    "objects",
     "delay_s",
     "control_offset",
     "answers",

@@ -10,10 +10,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from gangline.agent.attempt import Attempt, Ending, RankRecord
 from gangline.agent.control import ControlFile, StopRequest, parse_request
+from gangline.agent.foothold import Foothold
 from gangline.agent.life import BEAT_S, LifeSign
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.members import Member, Members
@@ -24,6 +26,7 @@ from gangline.agent.repeats import Repeats
 from gangline.agent.result import (
     Outcome,
     Standing,
+    decide_lost_folder,
     decide_outcome,
     explain_failure,
     render_first_failure,
@@ -31,6 +34,7 @@ from gangline.agent.result import (
 )
 from gangline.agent.sameness import decide_comparison
 from gangline.agent.site import EXIT_STORAGE, Site, complain, machine_id
+from gangline.agent.source import Looked, SourceTree
 from gangline.agent.storage import Resume, find_missing_outputs, resolve_resume
 from gangline.domain.errors import Transient
 from gangline.domain.phase import Reason
@@ -80,6 +84,9 @@ class Leader:
         self._node: Node | None = None
         self._full = ""
         """What cannot be written in the attempt that runs; "": everything can."""
+        self._foothold = Foothold()
+        self._foothold.hold(site.run.path)
+        self._source = _open_source(site, fresh=self._number == 0)
         self._life = LifeSign(site.run.launch(site.launch.launch).alive)
 
     def begin(self, node: Node) -> None:
@@ -242,6 +249,7 @@ class Leader:
         folder = self._site.run.attempt(number).path
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            self._foothold.hold(folder)
         except OSError as error:
             self._fail(Reason.STORAGE, f"The attempt cannot start: {describe_full(folder, error)}.")
 
@@ -282,10 +290,12 @@ class Leader:
                 attempt.resume = resolve_resume(self._launch, attempt.number)
         except OSError as error:
             attempt.resume = Resume(refused=f"checkpoints in {self._launch.checkpoint.path} cannot be read: {error}")
-        for note in attempt.resume.notes:
+        looked = Looked() if self._source is None else self._source.look(attempt.number)
+        for note in filter(None, (*attempt.resume.notes, looked.describe())):
             self._warn(note)
-        if attempt.resume.refused:
-            self._fail(Reason.STORAGE, f"The attempt cannot start: {attempt.resume.refused}.")
+        refused = attempt.resume.refused or looked.refused
+        if refused:
+            self._fail(Reason.STORAGE, f"The attempt cannot start: {refused}.")
             self._advance()
             return
         self._step = "prepare"
@@ -421,11 +431,8 @@ class Leader:
         if self._port is not None:
             self._port.release()
         attempt.ended = time.time()
-        missing = find_missing_outputs(self._launch.outputs, self._site.workdir) if ending.cause == "success" else []
-        newest_step = self._newest_step(attempt, ending)
-        outcome = decide_outcome(
-            self._launch, attempt, self._standing(attempt), missing_outputs=missing, newest_step=newest_step
-        )
+        outcome = self._outcome_of(attempt, ending)
+        self._foothold.release(self._site.run.attempt(attempt.number).path)
         self._attempt = None
         self._step = "between"
         self._write_result(attempt, outcome, tries=_MOST_WRITES)
@@ -449,6 +456,16 @@ class Leader:
         except OSError as error:
             self._warn(f"Checkpoints in {self._launch.checkpoint.path} cannot be read: {error}.")
             return None
+
+    def _outcome_of(self, attempt: Attempt, ending: Ending) -> Outcome:
+        lost = self._foothold.find_lost()
+        if lost is not None and ending.cause != "stop":
+            return decide_lost_folder(str(lost), ending.message)
+        missing = find_missing_outputs(self._launch.outputs, self._site.workdir) if ending.cause == "success" else []
+        newest_step = self._newest_step(attempt, ending)
+        return decide_outcome(
+            self._launch, attempt, self._standing(attempt), missing_outputs=missing, newest_step=newest_step
+        )
 
     def _write_result(self, attempt: Attempt, outcome: Outcome, *, tries: int) -> None:
         """The truth about the attempt has to be on disk before anything follows from it."""
@@ -492,6 +509,9 @@ class Leader:
     def close(self) -> None:
         """Hang up on the followers."""
         self._members.close()
+        self._foothold.close()
+        if self._source is not None:
+            self._source.close()
 
     # Small parts
 
@@ -529,6 +549,12 @@ def _name_ranks(ranks: Sequence[int]) -> str:
     shown = ", ".join(str(rank) for rank in ranks[:_MOST_NAMED])
     more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
     return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"
+
+
+def _open_source(site: Site, *, fresh: bool) -> SourceTree | None:
+    """None where there is no snapshot, or where its contents are not reached."""
+    objects = site.launch.objects
+    return None if objects is None else SourceTree(site.run, Path(objects), fresh=fresh)
 
 
 def _next_attempt(site: Site) -> int:

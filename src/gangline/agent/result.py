@@ -19,6 +19,7 @@ __all__ = [
     "MOST_FREE_RETRIES",
     "Outcome",
     "Standing",
+    "decide_lost_folder",
     "decide_outcome",
     "explain_failure",
     "render_first_failure",
@@ -99,6 +100,23 @@ def decide_outcome(
             launch, attempt, verdict, exit_code=EXIT_CODES[Reason.PREEMPTED], standing=standing, outcome="preempted"
         )
     return _after_failure(launch, attempt, standing)
+
+
+def decide_lost_folder(path: str, message: str) -> Outcome:
+    """The end of an attempt whose run directory went away under it: nothing is left to go on from.
+
+    Args:
+        message: why the attempt was ended, if not by its ranks' success.
+    """
+    what = f"{path} was removed while the ranks ran: what they had written there is lost."
+    return Outcome(
+        outcome="failed",
+        reason=Reason.STORAGE,
+        message=f"{what} {message}".strip(),
+        exit_code=EXIT_CODES[Reason.STORAGE],
+        next="end",
+        restart_message="no restart: what the run needs is gone with it",
+    )
 
 
 def render_result(attempt: Attempt, outcome: Outcome) -> dict[str, Any]:

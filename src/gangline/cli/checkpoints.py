@@ -12,7 +12,7 @@ from gangline.cli.summary import render_checkpoints
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_count, visible
 from gangline.rundir.checkpoints import PASSED_OVER
-from gangline.wire.views import EventView
+from gangline.wire.views import CheckpointView, EventView
 
 __all__ = ["command"]
 
@@ -24,13 +24,13 @@ __all__ = ["command"]
 def command(*, run: str, show_all: bool, as_json: bool) -> None:
     """List the checkpoints of a run.
 
-    Newest first. Only complete checkpoints are listed: each was written by all ranks and then committed. `latest` is
-    the one that a restart begins from. Checkpoints that a start has passed over, because a save was cut off or a file
-    is damaged, are named below, with the reason.
+    Newest first, as they lie in the checkpoint folder now. `latest` is the one that a restart would begin from,
+    `complete` ones were written by all ranks and committed. Of those that are `damaged`, or `incomplete` because a
+    save was cut off or still goes on, the reason is given below; a restart passes over them.
     """
     detail = connection.connect().run(run)
     ordered = sorted(detail["checkpoints"], key=lambda item: (item["step"], item["attempt"]), reverse=True)
-    found = [item for item in ordered if item["kept"] or show_all]
+    found = [item for item in ordered if item["state"] != "removed" or show_all]
     if as_json:
         echo_json(found)
         return
@@ -43,10 +43,17 @@ def command(*, run: str, show_all: bool, as_json: bool) -> None:
         say("No checkpoints. Training code saves one with `with gangline.checkpoint(step) as folder:`.")
     if removed:
         say(f"Retention has removed {render_count(removed, 'more', 'more')}; `--all` lists them.", err=True)
-    echo_lines(_passed_over(detail["events"]))
+    echo_lines(_reasons(found))
+    echo_lines(_passed_over(detail["events"], frozenset(item["path"] for item in found)))
 
 
-def _passed_over(events: Sequence[EventView]) -> list[str]:
-    """What starts have passed over and why; once each, however often it was."""
-    told = (visible(event["message"]) for event in events if event["kind"] == "warning")
-    return list(dict.fromkeys(line for line in told if PASSED_OVER in line))
+def _reasons(found: Sequence[CheckpointView]) -> list[str]:
+    return [f"Step {item['step']}, attempt {item['attempt']}: {visible(item['why'])}." for item in found if item["why"]]
+
+
+def _passed_over(events: Sequence[EventView], listed: frozenset[str]) -> list[str]:
+    """What starts have passed over and why, and is not there any more; once each, however often it was."""
+    told = (
+        visible(event["message"]) for event in events if event["kind"] == "warning" and PASSED_OVER in event["message"]
+    )
+    return [line for line in dict.fromkeys(told) if not any(f" {path} " in line for path in listed)]

@@ -152,7 +152,7 @@ def render_checkpoints(checkpoints: Sequence[CheckpointView], terminal: Terminal
             str(item["num_files"]),
             f"{render_age(item['time'], terminal.now)} ago",
             render_duration(item["duration_s"]),
-            "latest" if item["latest"] else ("kept" if item["kept"] else "removed"),
+            "latest" if item["latest"] else item["state"],
             item["path"],
         )
         for item in checkpoints

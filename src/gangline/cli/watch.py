@@ -271,7 +271,7 @@ def _rank_sign(rank: RankView, terminal: Terminal) -> str:
 
 
 def _checkpoint_line(run: RunDetail) -> str:
-    kept = [item for item in run["checkpoints"] if item["kept"]]
+    kept = [item for item in run["checkpoints"] if item["state"] == "complete"]
     latest = next((item for item in kept if item["latest"]), None)
     newest = f", newest step {latest['step']} at {render_clock(latest['time'])}" if latest else ""
     return f"{render_count(len(kept), 'checkpoint')}{newest}"

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
 from gangline.control.admission import Admission
+from gangline.control.checkpoints import CheckpointFolder, list_checkpoints
 from gangline.control.decide import STOPPED_EXIT_CODE
 from gangline.control.launching import dry_launch
 from gangline.control.lookup import find_run
@@ -22,7 +24,6 @@ from gangline.control.system import system_views
 from gangline.control.views import (
     attempt_view,
     bucket_view,
-    checkpoint_views,
     code_view,
     duration_s,
     event_view,
@@ -32,7 +33,7 @@ from gangline.control.views import (
 from gangline.domain.errors import Conflict, NotFound, StillEnding, StorageFull, nearest
 from gangline.domain.gang import Handle, Launch
 from gangline.domain.phase import TERMINAL, Phase, Reason
-from gangline.domain.spec import RunSpec
+from gangline.domain.spec import ResumeMode, RunSpec
 from gangline.ports import Backend, Clock
 from gangline.queue.fit import free_devices
 from gangline.rundir.home import Home
@@ -158,8 +159,12 @@ class Commands:
         return [event_view(event) for event in self._store.events(run_id, after=after)]
 
     def checkpoints(self, run_id: str) -> list[CheckpointView]:
-        """Checkpoints of a run, by step."""
-        return checkpoint_views(self._store.checkpoints(run_id))
+        """Checkpoints of a run, by step, each with its state; what a resume would take is the latest."""
+        policy = self._specs.get(run_id).checkpoint
+        root = Path(policy.path) if policy.path else self._home.run(run_id).checkpoints
+        own_only = policy.resume is ResumeMode.NEVER
+        folder = CheckpointFolder(root=root, run_id=run_id, own_only=own_only)
+        return list_checkpoints(self._store.checkpoints(run_id), folder)
 
     def metrics(self, run_id: str) -> dict[str, float | None]:
         """The newest value of each metric of rank 0; null where it is not finite."""

@@ -38,6 +38,8 @@ class LaunchTerms:
     """Folder for checkpoints where the spec names none."""
     answers: str = ""
     """Folder in which agents keep what interpreters have answered."""
+    objects: str | None = None
+    """Folder of the contents of snapshots; None where agents do not share files with the server."""
 
 
 def render_launch(spec: RunSpec, terms: LaunchTerms) -> dict[str, Any]:
@@ -82,6 +84,7 @@ def render_launch(spec: RunSpec, terms: LaunchTerms) -> dict[str, Any]:
         "outputs": list(spec.outputs),
         "signatures": dict(spec.signatures),
         "snapshot_digest": None if spec.snapshot is None else spec.snapshot.digest,
+        "objects": None if spec.snapshot is None else terms.objects,
         "control_offset": terms.control_offset,
         "delay_s": terms.delay_s,
         "answers": terms.answers,

@@ -14,8 +14,8 @@ from pathlib import Path
 from gangline.control.launchfile import LaunchTerms, render_launch_text
 from gangline.control.requests import control_size
 from gangline.control.specs import gang_of
-from gangline.domain.errors import Conflict, SpecInvalid
-from gangline.domain.gang import Launch
+from gangline.domain.errors import Conflict, NotFound, SpecInvalid
+from gangline.domain.gang import Capability, Launch
 from gangline.domain.phase import Budget
 from gangline.domain.spec import RunSpec
 from gangline.ports import Backend
@@ -57,10 +57,12 @@ class Launcher:
 
         Raises:
             BackendError: as the backend says.
-            NotFound, SnapshotRefused: the code cannot be restored.
+            NotFound, SnapshotRefused: the code cannot be restored, or the run directory was removed.
             OSError: the run directory cannot be written.
         """
         run_dir = self._home.run(run.id)
+        if not run_dir.spec.exists():
+            raise NotFound(f"The run directory {run_dir.path} was removed", fix="Submit the run again.")
         self._restore_code(run_dir, spec)
         first_attempt = self._write_launch_file(run, spec, backend, used)
         launch = backend.render(gang_of(spec, run, run_dir=run_dir.path, first_attempt=first_attempt))
@@ -84,6 +86,7 @@ class Launcher:
         except Conflict:
             if not run_dir.code.is_dir():
                 raise
+        run_dir.code_restored.touch()
 
     def _write_launch_file(self, run: RunRow, spec: RunSpec, backend: Backend, used: Mapping[Budget, int]) -> int:
         """Write `launch.json`, unless agents may have read it already; returns the launch's first attempt."""
@@ -104,6 +107,7 @@ class Launcher:
             control_offset=control_size(run_dir),
             default_checkpoints=str(run_dir.checkpoints),
             answers=str(self._home.answers),
+            objects=str(self._home.objects) if Capability.SHARED_FILES in backend.capabilities else None,
         )
         write_text(path, render_launch_text(spec, terms), mode=0o600)
         return first_attempt

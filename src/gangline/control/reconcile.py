@@ -310,5 +310,7 @@ def _agent_words(run_dir: RunDir, run: RunRow) -> str:
 
 def _storage_fault(run_dir: RunDir, words: str) -> str:
     """What the agents said last of a full disk; they may not have been able to say it, so the folder is tried, too."""
+    if not run_dir.spec.exists():
+        return f"the run directory {run_dir.path} was removed"
     said = next((line for line in words.splitlines() if STORAGE_WORDS in line), "")
     return said.partition(f"{STORAGE_WORDS}: ")[2] or probe_folder(run_dir.path)

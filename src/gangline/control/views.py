@@ -6,7 +6,7 @@ Pure, but for `code_view` and `environment_of`, which read a run's files.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from gangline.domain.errors import GanglineError
@@ -14,10 +14,9 @@ from gangline.rundir.files import Unreadable, read_json
 from gangline.rundir.layout import AttemptDir, RunDir
 from gangline.snapshot.manifest import Manifest
 from gangline.store.chart import Cell
-from gangline.store.rows import AttemptRow, CheckpointRow, EventRow, RunRow
+from gangline.store.rows import AttemptRow, EventRow, RunRow
 from gangline.wire.views import (
     AttemptView,
-    CheckpointView,
     CodeView,
     EventView,
     FailureView,
@@ -30,7 +29,6 @@ from gangline.wire.views import (
 __all__ = [
     "attempt_view",
     "bucket_view",
-    "checkpoint_views",
     "code_view",
     "duration_s",
     "event_view",
@@ -95,26 +93,6 @@ def attempt_view(attempt: AttemptRow, folder: AttemptDir) -> AttemptView:
         ranks=[_rank_view(rank) for rank in attempt.ranks],
         nodes=[_node_view(node, folder) for node in attempt.nodes],
     )
-
-
-def checkpoint_views(rows: Sequence[CheckpointRow]) -> list[CheckpointView]:
-    """Checkpoints in order; the newest that is kept is marked as the latest."""
-    kept = [row for row in rows if row.kept]
-    latest = max(kept, key=lambda row: (row.step, row.attempt, row.time), default=None)
-    return [
-        CheckpointView(
-            step=row.step,
-            attempt=row.attempt,
-            path=row.path,
-            size_bytes=row.size_bytes,
-            num_files=row.num_files,
-            time=row.time,
-            duration_s=row.duration_s,
-            kept=row.kept,
-            latest=row is latest,
-        )
-        for row in rows
-    ]
 
 
 def bucket_view(cell: Cell) -> MetricBucket:

@@ -56,6 +56,8 @@ class FoundCheckpoint:
     save: int = 0
     """0 for the first save of this step in this attempt, then 1, 2 …"""
     complete: bool = False
+    committed: bool = False
+    """It has a manifest: it was complete once."""
     why_not: str = ""
     """A sentence for people: why it does not count. "" where it is complete."""
     run_id: str = ""
@@ -136,7 +138,8 @@ def judge(path: Path, *, checksums: bool = False) -> FoundCheckpoint:
     step, attempt, save = order
     manifest, why_not = _read_manifest(path)
     if manifest is None:
-        return FoundCheckpoint(path=path, step=step, attempt=attempt, save=save, why_not=why_not)
+        committed = (path / MANIFEST).exists()
+        return FoundCheckpoint(path=path, step=step, attempt=attempt, save=save, committed=committed, why_not=why_not)
     files: Mapping[str, Any] = manifest["files"]
     why_not = _fault(path, files, checksums=checksums)
     return FoundCheckpoint(
@@ -145,6 +148,7 @@ def judge(path: Path, *, checksums: bool = False) -> FoundCheckpoint:
         attempt=attempt,
         save=save,
         complete=not why_not,
+        committed=True,
         why_not=why_not,
         run_id=str(manifest.get("run_id") or ""),
         world_size=_whole(manifest.get("world_size")),

@@ -4,6 +4,8 @@
     <run>/run.json                           what the server has decided of the run, should its database be lost
     <run>/code/                              the restored snapshot
     <run>/code.json                          manifest of the snapshot
+    <run>/code.restored                      its time: when `code/` was last seen to be what the manifest says
+    <run>/changed/1/                         what earlier attempts had made of files of the snapshot
     <run>/control.jsonl                      requests to the gang (server appends, leader follows)
     <run>/checkpoints/                       default checkpoint folder
     <run>/metrics/rank-00000.jsonl           what training code logged (gangline.log, progress, phase, checkpoint)
@@ -161,6 +163,13 @@ class RunDir:
     @property
     def code_manifest(self) -> Path:
         return self.path / "code.json"
+
+    @property
+    def code_restored(self) -> Path:
+        return self.path / "code.restored"
+
+    def changed(self, attempt: int) -> Path:
+        return self.path / "changed" / str(attempt)
 
     @property
     def control(self) -> Path:

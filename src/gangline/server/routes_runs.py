@@ -140,7 +140,7 @@ def _add_history(router: APIRouter, parts: Parts) -> None:
 
     @router.get("/runs/{run}/checkpoints", response_model=list[CheckpointView])
     def list_checkpoints(run: str) -> Response:
-        """Committed checkpoints."""
+        """Checkpoints, by step, each with its state; the one that a resume would take is the latest."""
         return json_answer(parts.commands.checkpoints(parts.commands.find(run)))
 
     @router.get("/runs/{run}/metrics", response_model=dict[str, float | None])

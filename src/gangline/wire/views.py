@@ -149,7 +149,7 @@ class AttemptView(TypedDict):
 
 
 class CheckpointView(TypedDict):
-    """One committed checkpoint."""
+    """One checkpoint, or what is left of one."""
 
     step: int
     attempt: int
@@ -158,9 +158,12 @@ class CheckpointView(TypedDict):
     num_files: int
     time: float
     duration_s: float | None
-    kept: bool
-    """False once retention has removed it."""
+    state: str
+    """complete, damaged, incomplete (its save was not finished) or removed."""
+    why: str
+    """What is wrong with it, or whose it is, in words for people; "" where nothing is to say."""
     latest: bool
+    """It is the one that a resume would take."""
 
 
 class CodeView(TypedDict):

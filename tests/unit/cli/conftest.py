@@ -83,7 +83,8 @@ def make_checkpoint(step: int, **changes: Any) -> dict[str, Any]:
         "num_files": 2,
         "time": NOW - 50,
         "duration_s": 0.25,
-        "kept": True,
+        "state": "complete",
+        "why": "",
         "latest": False,
     }
     return {**made, **changes}

@@ -265,14 +265,14 @@ def test_a_metric_as_csv(gangline: Any, client: Any, make: Any):
 
 
 def test_checkpoints(gangline: Any, client: Any, make: Any):
-    found = [make.checkpoint(100, kept=False), make.checkpoint(150), make.checkpoint(200, latest=True)]
+    found = [make.checkpoint(100, state="removed"), make.checkpoint(150), make.checkpoint(200, latest=True)]
     client.runs = {"a": make.run(id="a", checkpoints=found)}
 
     def states(*options: str) -> list[str]:
         return [line.split()[-2] for line in gangline("checkpoints", "a", *options).out.splitlines()[1:]]
 
-    assert states() == ["latest", "kept"]
-    assert states("--all") == ["latest", "kept", "removed"]
+    assert states() == ["latest", "complete"]
+    assert states("--all") == ["latest", "complete", "removed"]
     assert "removed 1 more; `--all`" in gangline("checkpoints", "a").err
     assert [item["step"] for item in json.loads(gangline("checkpoints", "a", "--json").out)] == [200, 150]
 
@@ -284,6 +284,16 @@ def test_checkpoints_that_were_passed_over_are_named_with_the_reason(gangline: A
     ]
     client.runs = {"a": make.run(id="a", checkpoints=[make.checkpoint(2, latest=True)], events=told)}
     assert gangline("checkpoints", "a").out.splitlines()[2:] == [text]
+
+
+def test_checkpoints_that_a_resume_passes_over_are_listed_with_the_reason(gangline: Any, client: Any, make: Any):
+    bad = make.checkpoint(3, state="damaged", why="`model.pt` is missing")
+    text = f"Checkpoint {bad['path']}{PASSED_OVER}it is said above."
+    told = [{"seq": 0, "time": 0.0, "kind": "warning", "message": text, "data": {}}]
+    client.runs = {"a": make.run(id="a", checkpoints=[make.checkpoint(2, latest=True), bad], events=told)}
+    lines = gangline("checkpoints", "a").out.splitlines()
+    assert "damaged" in lines[1]
+    assert lines[3:] == ["Step 3, attempt 0: `model.pt` is missing."]
 
 
 @pytest.mark.usefixtures("client")

@@ -228,21 +228,6 @@ def test_a_waiting_run_says_why_it_waits(plant):
     assert first in plant.commands.summary(second)["message"]
 
 
-def test_checkpoints_are_listed_and_those_that_were_removed_are_marked(plant):
-    run = plant.submit()
-    plant.tick()
-    leader = plant.leader(run)
-    leader.begin()
-    paths = [leader.checkpoint(step) for step in (9900, 10000)]
-    leader.line(0, k="r", s=9900, path=paths[0])
-    plant.tick()
-    views = plant.commands.checkpoints(run)
-    assert [(view["step"], view["kept"], view["latest"]) for view in views] == [
-        (9900, False, False),
-        (10000, True, True),
-    ]
-
-
 def test_a_metric_that_is_not_there_is_answered_with_those_that_are(plant):
     run = plant.submit()
     plant.tick()

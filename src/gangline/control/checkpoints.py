@@ -1,0 +1,126 @@
+"""The checkpoints of a run: what its ranks have recorded, and what lies in the checkpoint folder, as one list.
+
+Either alone is not enough: a rank may be killed between the commit and its record, and what was recorded may be damaged
+since. What a resume would take is found by the very function that a resume uses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gangline.rundir.checkpoints import (
+    FoundCheckpoint,
+    find_checkpoints,
+    judge,
+    newest_complete,
+    parse_folder_name,
+)
+from gangline.rundir.commits import list_saves
+from gangline.store.rows import CheckpointRow
+from gangline.wire.views import CheckpointView
+
+__all__ = ["CheckpointFolder", "list_checkpoints"]
+
+_State = Literal["complete", "damaged", "incomplete", "removed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFolder:
+    """Where a run saves, and what of it a resume may take."""
+
+    root: Path
+    run_id: str
+    own_only: bool = False
+    """Resume takes what this run has saved itself, and nothing else (`resume: never`)."""
+
+
+def list_checkpoints(rows: Sequence[CheckpointRow], folder: CheckpointFolder) -> list[CheckpointView]:
+    """All checkpoints of a run by step, each with its state; the one that a resume would take is marked.
+
+    What other runs have saved into the same folder is left out, unless a resume would take it.
+    """
+    try:
+        found = find_checkpoints(folder.root)
+        chosen, _ = newest_complete(folder.root, run_id=folder.run_id if folder.own_only else None)
+        owners = {path.name: str(note.get("run_id") or "") for path, note in list_saves(folder.root)}
+    except OSError as error:
+        why = f"the checkpoint folder cannot be read ({error.strerror or error})"
+        return [_recorded(row, "damaged", why) if row.kept else _recorded(row, "removed", "") for row in rows]
+    by_path = {_key(one.path): one for one in found}
+    views, target = [], None if chosen is None else _key(chosen.path)
+    for row in rows:
+        one = by_path.pop(_key(Path(row.path)), None) or _elsewhere(Path(row.path))
+        views.append(_seen(row, one, latest=_key(Path(row.path)) == target))
+    for key, one in by_path.items():
+        if key == target or _is_own(one, folder.run_id, owners):
+            views.append(_unrecorded(one, folder.run_id, latest=key == target))
+    return sorted(views, key=lambda view: (view["step"], view["attempt"], view["time"]))
+
+
+def _key(path: Path) -> str:
+    """The same for one folder, by whatever links it is reached."""
+    return os.path.join(os.path.realpath(path.parent), path.name)  # noqa: PTH118 - realpath gives text
+
+
+def _elsewhere(path: Path) -> FoundCheckpoint | None:
+    """A checkpoint that training code saved in a folder of its own choice; None where it is not there any more."""
+    return judge(path) if parse_folder_name(path.name) is not None and path.is_dir() else None
+
+
+def _is_own(one: FoundCheckpoint, run_id: str, owners: Mapping[str, str]) -> bool:
+    """Where nothing says whose it is, it is shown."""
+    return (one.run_id or owners.get(one.path.name, "")) in {"", run_id}
+
+
+def _seen(row: CheckpointRow, one: FoundCheckpoint | None, *, latest: bool) -> CheckpointView:
+    if one is None:
+        return _recorded(row, "removed", "its folder is gone" if row.kept else "")
+    return _recorded(row, _state_of(one), one.why_not, latest=latest)
+
+
+def _state_of(one: FoundCheckpoint) -> _State:
+    if one.complete:
+        return "complete"
+    return "damaged" if one.committed else "incomplete"
+
+
+def _recorded(row: CheckpointRow, state: _State, why: str, *, latest: bool = False) -> CheckpointView:
+    return CheckpointView(
+        step=row.step,
+        attempt=row.attempt,
+        path=row.path,
+        size_bytes=row.size_bytes,
+        num_files=row.num_files,
+        time=row.time,
+        duration_s=row.duration_s,
+        state=state,
+        why=why,
+        latest=latest,
+    )
+
+
+def _unrecorded(one: FoundCheckpoint, run_id: str, *, latest: bool) -> CheckpointView:
+    foreign = one.run_id not in {"", run_id}
+    return CheckpointView(
+        step=one.step,
+        attempt=one.attempt,
+        path=str(one.path),
+        size_bytes=one.size_bytes,
+        num_files=one.num_files,
+        time=one.time or _changed(one.path),
+        duration_s=None,
+        state=_state_of(one),
+        why=f"saved by run {one.run_id}" if foreign and one.complete else one.why_not,
+        latest=latest,
+    )
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
