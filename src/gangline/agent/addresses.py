@@ -7,9 +7,12 @@ import socket
 from contextlib import closing, suppress
 from pathlib import Path
 
-__all__ = ["LOOPBACK", "is_loopback", "own_addresses", "parse_local_addresses"]
+__all__ = ["LOOPBACK", "UNREACHED", "is_loopback", "own_addresses", "parse_local_addresses", "probe_address"]
 
 LOOPBACK = "127.0.0.1"
+UNREACHED = "the leader is not reached"
+"""Words by which the leader knows why a node does not join."""
+_PROBE_S = 3.0
 _FIB = Path("/proc/net/fib_trie")
 _LOCAL = re.compile(r"\|-- (\d+\.\d+\.\d+\.\d+)\n\s+/32 host LOCAL")
 _SOMEWHERE = ("192.0.2.1", 9)
@@ -35,3 +38,14 @@ def parse_local_addresses(fib_trie: str) -> list[str]:
 def is_loopback(address: str) -> bool:
     """Whether only this machine itself can be meant."""
     return address.startswith("127.") or address == "::1"
+
+
+def probe_address(address: str, port: int) -> str:
+    """Connect and hang up; "" where that works, else why it does not."""
+    try:
+        socket.create_connection((address, port), timeout=_PROBE_S).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    except UnicodeError:
+        return "it is no host name"
+    return ""

@@ -156,6 +156,7 @@ def _devices(launch: LaunchSpec, node: int) -> dict[str, str]:
 def _strategy(launch: LaunchSpec, terms: AttemptTerms, rank: int) -> dict[str, str]:
     if launch.strategy is Strategy.JAX:
         return {
+            **_jax_devices(launch, terms, rank),
             "JAX_COORDINATOR_ADDRESS": f"{terms.master_addr}:{terms.master_port}",
             "JAX_NUM_PROCESSES": str(terms.shape.world_size),
             "JAX_PROCESS_ID": str(rank),
@@ -164,6 +165,16 @@ def _strategy(launch: LaunchSpec, terms: AttemptTerms, rank: int) -> dict[str, s
         task = {"type": "worker", "index": rank}
         return {"TF_CONFIG": json.dumps({"cluster": {"worker": list(terms.cluster)}, "task": task})}
     return {}
+
+
+def _jax_devices(launch: LaunchSpec, terms: AttemptTerms, rank: int) -> dict[str, str]:
+    """Each rank's share of its node's devices: a JAX process takes every device that it is not told to leave."""
+    node = terms.shape.node_of(rank)
+    devices, ranks = len(launch.devices_of(node)), terms.shape.ranks_of(node)
+    if not devices:
+        return {}
+    place, share = rank - ranks[0], max(1, devices // len(ranks))
+    return {"JAX_LOCAL_DEVICE_IDS": ",".join(str((place * share + at) % devices) for at in range(share))}
 
 
 def _threads(launch: LaunchSpec, node_cpus: int) -> int:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gangline.agent.addresses import LOOPBACK
+from gangline.agent.addresses import LOOPBACK, UNREACHED
 from gangline.agent.gangwire import Connection, connect
 from gangline.agent.loop import Loop
 from gangline.agent.members import BEAT_S, silence_limit_s
@@ -125,7 +125,7 @@ class Follower:
                 continue
             self._joined(peer, received)
             return True
-        self._fault = f"the leader is not reached at any of its addresses ({'; '.join(faults)})"
+        self._fault = f"{UNREACHED} at any of its addresses ({'; '.join(faults)})"
         return False
 
     def _hello(self, own_address: str) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gangline.agent.addresses import UNREACHED
 from gangline.agent.attempt import Attempt, Ending, RankRecord
 from gangline.agent.control import ControlFile, StopRequest, parse_request
 from gangline.agent.foothold import Foothold
@@ -46,7 +47,10 @@ from gangline.rundir.space import STORAGE_WORDS, describe_full, is_full
 __all__ = ["Leader"]
 
 _CONTROL_S = 0.05
+_LOOK_S = 1.0
 _WRITE_AGAIN_S = 1.0
+_UNREACHED_S = 20.0
+"""How long an agent may try in vain to reach its leader; at most a quarter of the time to start."""
 _MOST_WRITES = 60
 _MOST_WRITES_FULL = 10
 _FULL_PAUSE_S = 0.5
@@ -80,6 +84,8 @@ class Leader:
         self._step = ""
         self._port: ReservedPort | None = None
         self._timers: list[Timer] = []
+        self._unreached: dict[tuple[int, int], float] = {}
+        """When it was first seen, by attempt and node, that a node does not reach this one."""
         self._pause: Timer | None = None
         self._node: Node | None = None
         self._full = ""
@@ -98,6 +104,7 @@ class Leader:
         )
         if self._launch.nodes > 1:
             self._members.listen(site.run.launch(self._launch.launch), machine=machine, advertised=self._advertised)
+            self._loop.every(_LOOK_S, self._look_for_unreached)
         self._life.begin()
         self._loop.every(BEAT_S, self._life.beat)
         self._loop.every(_CONTROL_S, self._read_control)
@@ -299,7 +306,8 @@ class Leader:
             self._advance()
             return
         self._step = "prepare"
-        self._members.send({"do": "prepare", "attempt": attempt.number})
+        meet = self._members.meeting_point(self._advertised)
+        self._members.send({"do": "prepare", "attempt": attempt.number, "meet": meet})
 
     def _fits(self, attempt: Attempt) -> bool:
         """Compare the nodes. Where they must not differ and do, the attempt ends here."""
@@ -338,6 +346,7 @@ class Leader:
             "master_port": attempt.master_port,
             "resume": attempt.resume.path or None,
             "resume_step": attempt.resume.step,
+            "fresh": attempt.resume.fresh or None,
             "cluster": self._cluster(attempt),
         }
         self._members.send(order)
@@ -365,6 +374,19 @@ class Leader:
         told = "".join(f" {text}" for node in missing for text in self._words_of(node))
         self._fail(Reason.START_TIMEOUT, f"The gang was not complete after {waited}: {who}.{told}")
         self._advance()
+
+    def _look_for_unreached(self) -> None:
+        """End an attempt for which a node waits in vain: it is there, and does not reach this one."""
+        if self._attempt is None or self._step != "gather" or self._attempt.ending is not None:
+            return
+        now = time.monotonic()
+        for node in self._members.missing:
+            told = [text for text in self._words_of(node) if UNREACHED in text]
+            since = self._unreached.setdefault((self._number, node), now) if told else now
+            if now - since > min(_UNREACHED_S, self._launch.stop.start_timeout_s / 4):
+                self._fail(Reason.START_TIMEOUT, f"The gang cannot assemble. {told[0]}")
+                self._advance()
+                return
 
     def _may_go_on_without(self, nodes: list[int]) -> bool:
         """An elastic gang that is large enough without them."""

@@ -122,6 +122,15 @@ class Members:
         local = [one.connection.local_address for one in self.by_node.values() if one.connection is not None]
         return advertised or next((address for address in local if not is_loopback(address)), LOOPBACK)
 
+    def meeting_point(self, advertised: str | None) -> list[str | int] | None:
+        """An address that somebody has set, and a port of this agent: what each node is to try before ranks meet there.
+
+        None where the address is known to be reached.
+        """
+        if advertised is None or is_loopback(advertised) or self._listener is None:
+            return None
+        return [advertised, self._listener.getsockname()[1]]
+
     def close(self) -> None:
         """Hang up on everybody, once they have heard the last word."""
         for member in self.by_node.values():

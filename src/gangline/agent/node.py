@@ -10,11 +10,12 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gangline import __version__
+from gangline.agent.addresses import probe_address
 from gangline.agent.choose import ReasonedStarter
 from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms
@@ -171,7 +172,7 @@ class Node:
         folder = self.site.run.attempt(message["attempt"])
         self.open(message["attempt"])
         self._attempt = LocalAttempt(folder)
-        refused = self._refusal()
+        refused = self._refusal() or _unmet(message.get("meet"))
         if not refused and self.site.launch.strategy is Strategy.TENSORFLOW:
             self._attempt.ports = [reserve_port() for _ in range(self.site.launch.procs_per_node)]
         ports = [port.port for port in self._attempt.ports]
@@ -210,7 +211,7 @@ class Node:
             return
         message, attempt.waiting = attempt.waiting, None
         launch, number = self.site.launch, attempt.folder.number
-        keys = ("master_addr", "master_port", "resume", "resume_step")
+        keys = ("master_addr", "master_port", "resume", "resume_step", "fresh")
         told = {key: message[key] for key in keys}
         self._note_fallback()
         self.journal.write(
@@ -441,3 +442,12 @@ class Node:
 
 def _describe_memory(memory: Memory | None) -> dict[str, int] | None:
     return None if memory is None else {"limit_bytes": memory.limit_bytes, "used_bytes": memory.used_bytes}
+
+
+def _unmet(meet: Sequence[Any] | None) -> dict[str, str] | None:
+    """Why ranks of this node would not meet the others, where the address of the meeting is one that somebody set."""
+    fault = probe_address(meet[0], meet[1]) if meet else ""
+    if not meet or not fault:
+        return None
+    text = f"the address {meet[0]} that node 0 was given (GANGLINE_ADDRESS) is not reached from here: {fault}"
+    return {"reason": Reason.RENDEZVOUS_FAILED.value, "text": text}

@@ -28,7 +28,9 @@ class Resume:
     """Absolute, or "" to start fresh."""
     step: int | None = None
     notes: tuple[str, ...] = ()
-    """What people should know: checkpoints that were passed over, a fresh start."""
+    """What people should know: checkpoints that were passed over."""
+    fresh: str = ""
+    """Why it starts without a checkpoint; "" where it has one."""
     refused: str = ""
     """Why the attempt must not start; "" when it may."""
 
@@ -44,7 +46,7 @@ def resolve_resume(launch: LaunchSpec, attempt: int) -> Resume:
     policy = launch.checkpoint
     first = attempt == 0
     if first and policy.resume is ResumeMode.NEVER:
-        return Resume()
+        return Resume(fresh="--resume never")
     root = policy.path or ""
     own_only = policy.resume is ResumeMode.NEVER
     found, skipped = newest_complete(root, run_id=launch.run_id if own_only else None)
@@ -53,7 +55,7 @@ def resolve_resume(launch: LaunchSpec, attempt: int) -> Resume:
         return Resume(path=str(Path(found.path).absolute()), step=found.step, notes=notes)
     if policy.resume is ResumeMode.REQUIRED:
         return Resume(notes=notes, refused=f"a checkpoint is required and {root} holds no complete one")
-    return Resume(notes=notes)
+    return Resume(notes=notes, fresh="no complete checkpoint" if skipped else "no checkpoint yet")
 
 
 def probe_checkpoint_folder(path: str) -> str:

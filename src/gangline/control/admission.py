@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gangline.control.probe import find_python, probe_writable
+from gangline.control.probe import find_python, probe_checkpoint, probe_writable
 from gangline.control.records import untouched, write_record
 from gangline.control.specs import demand_of
 from gangline.domain.check import check_entry, check_spec, complete_spec
 from gangline.domain.errors import SnapshotRefused, SpecInvalid, nearest
 from gangline.domain.naming import run_id_from
-from gangline.domain.spec import RunSpec
+from gangline.domain.spec import ResumeMode, RunSpec
 from gangline.ports import Backend, Clock
 from gangline.queue.fit import check_feasible
 from gangline.rundir.files import write_text
@@ -75,6 +75,8 @@ class Admission:
         manifest, warning = (None, None) if dry and spec.snapshot is None else self._check_code(spec)
         python = find_python(spec.environment.python, client)
         if spec.checkpoint.path is not None:
+            if spec.checkpoint.resume is ResumeMode.REQUIRED:
+                probe_checkpoint(Path(spec.checkpoint.path))
             probe_writable(Path(spec.checkpoint.path), "--checkpoint-path")
         spec = replace(spec, environment=replace(spec.environment, python=python))
         return Admitted(spec=spec, manifest=manifest, warnings=() if warning is None else (warning,))

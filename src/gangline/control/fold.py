@@ -326,7 +326,9 @@ def _how(record: Mapping[str, Any]) -> str:
 
 def _from(record: Mapping[str, Any]) -> str:
     step = record.get("resume_step")
-    return f" from the checkpoint of step {step}" if record.get("resume") and step is not None else ""
+    if record.get("resume") and step is not None:
+        return f" from the checkpoint of step {step}"
+    return f" fresh: {record['fresh']}" if record.get("fresh") else ""
 
 
 def _count(pids: object) -> str:

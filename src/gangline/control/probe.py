@@ -1,4 +1,4 @@
-"""Checks of a spec that touch this machine: the interpreter runs, the checkpoint folder takes files."""
+"""Checks of a spec that touch this machine: the interpreter runs, the checkpoint folder takes files or holds some."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gangline.domain.errors import SpecInvalid
+from gangline.rundir.checkpoints import newest_complete
 
-__all__ = ["find_python", "probe_writable"]
+__all__ = ["find_python", "probe_checkpoint", "probe_writable"]
 
 
 def find_python(python: str | None, client: Mapping[str, Any]) -> str:
@@ -52,6 +53,24 @@ def probe_writable(folder: Path, flag: str) -> None:
             why=f"{error.strerror or error}{probe_left}",
             fix=f"Give {flag} a folder that you may write to.",
         ) from error
+
+
+def probe_checkpoint(folder: Path) -> None:
+    """Look for a checkpoint to start from.
+
+    Raises:
+        SpecInvalid: there is none that is complete; what was found instead is named.
+    """
+    fix = "Name the folder that holds one with --checkpoint-path, or leave --resume required out."
+    if not folder.is_dir():
+        raise SpecInvalid(f"--resume required finds no folder `{folder}`", fix=fix)
+    try:
+        found, skipped = newest_complete(folder)
+    except OSError as error:
+        raise SpecInvalid(f"`{folder}` cannot be read", why=error.strerror or str(error), fix=fix) from error
+    if found is None:
+        why = f"{skipped[0].path.name} is not: {skipped[0].why_not}" if skipped else "It holds no checkpoint at all"
+        raise SpecInvalid(f"--resume required finds no complete checkpoint in `{folder}`", why=why, fix=fix)
 
 
 def _python_in(folder: Path) -> Path:

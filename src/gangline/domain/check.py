@@ -28,7 +28,16 @@ __all__ = [
     "resolve_checkpoints",
 ]
 
-AVAILABLE_STRATEGIES = frozenset(Strategy) - {Strategy.HOROVOD, Strategy.MPI, Strategy.RAY}
+_OWN_LAUNCHERS: Mapping[Strategy, str] = {
+    Strategy.HOROVOD: "on one node, `gangline submit -- horovodrun -np 4 python train.py` runs it as a command; `ddp` "
+    "trains the same model over gloo or NCCL",
+    Strategy.MPI: "on one node, `gangline submit -- mpirun -np 4 python train.py` runs it as a command; "
+    "`torch.distributed` needs no MPI, so that `ddp` may do",
+    Strategy.RAY: "on one node, `gangline submit train.py` with `ray.init()` in the script starts Ray inside one rank",
+}
+"""Strategies that are not there yet, and what can be done without them."""
+
+AVAILABLE_STRATEGIES = frozenset(Strategy) - _OWN_LAUNCHERS.keys()
 """Strategies whose ranks need the common contract and at most a few variables more; the others need a launcher."""
 
 MOST: Mapping[tuple[str, ...], int] = {
@@ -95,6 +104,7 @@ def check_spec(spec: RunSpec) -> None:
     if spec.strategy not in AVAILABLE_STRATEGIES:
         raise SpecInvalid(
             f"Strategy `{spec.strategy}` is not available yet",
+            why=f"It needs a launcher of its own: {_OWN_LAUNCHERS[spec.strategy]}",
             fix=f"Choose one of: {', '.join(sorted(AVAILABLE_STRATEGIES))}.",
         )
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -171,6 +173,38 @@ def test_an_address_that_cannot_be_reached_is_named(gang: Gang) -> None:  # L2
     assert gang.agents[0].wait(30) == 0
     result = gang.result()
     assert result["reason"] == "start_timeout"
+    assert "node-does-not-exist.invalid" in result["message"]
+
+
+@pytest.mark.parametrize("address", ["node-does-not-exist.invalid", "x" * 70])
+def test_an_address_that_was_set_and_nobody_reaches_ends_the_attempt_at_once(gang: Gang, address: str) -> None:  # L2
+    """On one machine agents join over loopback, but ranks would meet, and hang, at the address that was set."""
+    gang.script("print('never')")
+    gang.write_launch(nodes=2, stop={"start_timeout_s": 300.0})
+    for node in range(2):
+        gang.start_agent(node, GANGLINE_ADDRESS=address)
+    begin = time.monotonic()
+    gang.wait()
+    assert time.monotonic() - begin < 60  # and not the start timeout of five minutes
+    result = gang.result()
+    assert (result["outcome"], result["reason"]) == ("failed", "rendezvous_failed")
+    assert re.match(r"Node [01] \(", result["message"])
+    assert f"the address {address} that node 0 was given (GANGLINE_ADDRESS) is not reached" in result["message"]
+    assert gang.log() == ""
+
+
+def test_a_node_that_does_not_reach_the_leader_ends_the_attempt_before_the_start_timeout(gang: Gang) -> None:  # L2
+    gang.script("print('never')")
+    gang.write_launch(nodes=2, stop={"start_timeout_s": 20.0})
+    gang.start_agent(0)
+    leader = gang.run.launch(0).leader
+    where = json.loads(gang.until(lambda: leader.exists() and leader.read_text()))
+    leader.write_text(json.dumps({**where, "hosts": ["node-does-not-exist.invalid"], "machine": "another"}))
+    gang.start_agent(1)
+    assert gang.agents[0].wait(90) == 0
+    result = gang.result()
+    assert result["reason"] == "start_timeout"
+    assert result["message"].startswith("The gang cannot assemble. Node 1 (")
     assert "node-does-not-exist.invalid" in result["message"]
 
 

@@ -247,6 +247,19 @@ def test_a_required_checkpoint_that_is_missing_fails(gang: Gang) -> None:  # C5
     assert gang.log() == ""
 
 
+@pytest.mark.parametrize("made", [["checkpoints-of-mine"], []])
+def test_a_first_attempt_says_that_it_starts_fresh(gang: Gang, made: list[str]) -> None:  # C5
+    gang.script("import gangline; print(gangline.latest_checkpoint())")
+    folder = gang.run.path / "checkpoints-of-mine"
+    for name in made:
+        (gang.run.path / name).mkdir()
+    result = gang.run_to_end(procs_per_node=1, checkpoint={"path": str(folder), "resume": "auto", "keep_last": 1})
+    assert result["outcome"] == "succeeded"
+    assert gang.log() == "None\n"
+    (started,) = gang.events("attempt_started")
+    assert (started["resume"], started["fresh"]) == (None, "no checkpoint yet")
+
+
 def test_a_required_checkpoint_is_required_at_every_attempt(gang: Gang) -> None:  # C5
     gang.script("print('never')")
     required = {"path": str(gang.run.path / "none"), "resume": "required"}

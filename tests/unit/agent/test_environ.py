@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -108,9 +109,58 @@ def test_a_pool_without_devices_leaves_visibility_alone(make_launch: Callable[..
     assert "CUDA_VISIBLE_DEVICES" not in environment(make_launch())
 
 
-def test_jax_and_tensorflow_get_their_own(make_launch: Callable[..., LaunchSpec]) -> None:
-    jax = environment(make_launch(strategy=Strategy.JAX))
-    assert jax["JAX_COORDINATOR_ADDRESS"] == "10.0.0.1:20001"
-    assert (jax["JAX_NUM_PROCESSES"], jax["JAX_PROCESS_ID"]) == ("4", "3")
-    config = json.loads(environment(make_launch(strategy=Strategy.TENSORFLOW))["TF_CONFIG"])
-    assert config == {"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 3}}
+CONTRACT_ONLY = ["ddp", "fsdp", "deepspeed", "accelerate", "lightning", "none"]
+
+
+@pytest.mark.parametrize("strategy", CONTRACT_ONLY)
+def test_strategies_that_read_what_torchrun_sets_get_that_and_no_more(
+    make_launch: Callable[..., LaunchSpec], strategy: str
+) -> None:
+    """DeepSpeed reads RANK, LOCAL_RANK, WORLD_SIZE and MASTER_*, Accelerate LOCAL_WORLD_SIZE too; Lightning knows a
+    process of torchrun's by TORCHELASTIC_RUN_ID and reads GROUP_RANK.
+    """
+    env = [environment(make_launch(strategy=Strategy(strategy)), rank) for rank in range(4)]
+    assert [(one["RANK"], one["LOCAL_RANK"], one["GROUP_RANK"], one["NODE_RANK"]) for one in env] == [
+        ("0", "0", "0", "0"),
+        ("1", "1", "0", "0"),
+        ("2", "0", "1", "1"),
+        ("3", "1", "1", "1"),
+    ]
+    same = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "llama-7k3q"}
+    same |= {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "20001"}
+    assert all(same.items() <= one.items() for one in env)
+    assert not any({"TF_CONFIG", "JAX_PROCESS_ID", "JAX_COORDINATOR_ADDRESS"} & one.keys() for one in env)
+
+
+def test_jax_gets_its_coordinator(make_launch: Callable[..., LaunchSpec]) -> None:
+    env = [environment(make_launch(strategy=Strategy.JAX), rank) for rank in range(4)]
+    assert {one["JAX_COORDINATOR_ADDRESS"] for one in env} == {"10.0.0.1:20001"}
+    assert {one["JAX_NUM_PROCESSES"] for one in env} == {"4"}
+    assert [one["JAX_PROCESS_ID"] for one in env] == ["0", "1", "2", "3"]
+    assert "JAX_LOCAL_DEVICE_IDS" not in env[0]
+
+
+@pytest.mark.parametrize(
+    ("devices", "expected"),
+    [
+        ((("0", "1"), ("4", "5")), ["0", "1", "0", "1"]),
+        ((("0", "1", "2", "3"), ("0", "1", "2", "3")), ["0,1", "2,3", "0,1", "2,3"]),
+        ((("3",), ("3",)), ["0", "0", "0", "0"]),
+    ],
+)
+def test_each_process_of_jax_takes_its_share_of_the_devices(
+    make_launch: Callable[..., LaunchSpec], devices: tuple[tuple[str, ...], ...], expected: list[str]
+) -> None:
+    launch = make_launch(strategy=Strategy.JAX, device_kind="nvidia", devices=devices)
+    assert [environment(launch, rank)["JAX_LOCAL_DEVICE_IDS"] for rank in range(4)] == expected
+
+
+def test_tensorflow_gets_its_cluster(make_launch: Callable[..., LaunchSpec]) -> None:
+    terms = replace(TERMS, cluster=("a:1", "a:2", "b:1", "b:2"))
+    launch = make_launch(strategy=Strategy.TENSORFLOW)
+    found = [
+        json.loads(render_rank_environment(launch, terms, rank, base={}, run_dir="/run", node_cpus=8)["TF_CONFIG"])
+        for rank in range(4)
+    ]
+    workers = {"worker": ["a:1", "a:2", "b:1", "b:2"]}
+    assert found == [{"cluster": workers, "task": {"type": "worker", "index": rank}} for rank in range(4)]

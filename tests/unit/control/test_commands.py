@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from gangline.domain.errors import Conflict, GanglineError, NotFound, SpecInvalid, StillEnding
-from gangline.domain.spec import EntryKind, SnapshotRef, Strategy
+from gangline.domain.spec import EntryKind, ResumeMode, SnapshotRef, Strategy
 from gangline.rundir.journal import JournalWriter
 from gangline.snapshot.manifest import FileEntry, Manifest
 from gangline.snapshot.objects import ObjectStore
@@ -85,6 +85,33 @@ def test_what_cannot_be_run_is_refused_before_it_waits(plant, wrong, words):
             call()
     assert plant.commands.list_runs() == []
     assert not any(plant.home.runs.iterdir())
+
+
+def test_a_required_checkpoint_is_looked_for_before_the_run_waits(plant, tmp_path):  # C5
+    folder = tmp_path / "checkpoints"
+    with pytest.raises(SpecInvalid, match=f"--resume required finds no folder `{folder}`"):
+        plant.submit(path=str(folder), resume=ResumeMode.REQUIRED)
+    assert not folder.exists()
+    folder.mkdir()
+    with pytest.raises(SpecInvalid, match="It holds no checkpoint at all"):
+        plant.submit(path=str(folder), resume=ResumeMode.REQUIRED)
+    cut = folder / "step-0000000007.attempt-000"
+    cut.mkdir()
+    with pytest.raises(SpecInvalid, match=r"step-0000000007\.attempt-000 is not: "):
+        plant.submit(path=str(folder), resume=ResumeMode.REQUIRED)
+    assert list(plant.home.runs.iterdir()) == []
+    manifest = {
+        "version": 1,
+        "step": 7,
+        "attempt": 0,
+        "world_size": 1,
+        "run_id": "r",
+        "time": 0.0,
+        "files": {"a": {"size": 0}},
+    }
+    (cut / "a").touch()
+    (cut / "manifest.json").write_text(json.dumps(manifest))
+    assert plant.phase(plant.submit(path=str(folder), resume=ResumeMode.REQUIRED)) == "queued"
 
 
 def test_a_snapshot_that_was_not_uploaded_is_refused(plant):

@@ -83,8 +83,11 @@ def test_strategies_that_are_not_there_yet_are_refused_with_those_that_are(strat
     if strategy in AVAILABLE_STRATEGIES:
         check_spec(spec)
         return
-    with pytest.raises(SpecInvalid, match="accelerate, ddp, deepspeed, fsdp, jax, lightning, none, tensorflow"):
+    with pytest.raises(
+        SpecInvalid, match="accelerate, ddp, deepspeed, fsdp, jax, lightning, none, tensorflow"
+    ) as raised:
         check_spec(spec)
+    assert "gangline submit" in raised.value.why  # what can be done today
 
 
 def test_variables_of_the_shell_may_have_any_name_that_a_shell_can_pass():
