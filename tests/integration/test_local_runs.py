@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from gangline.client import Client, connect, submit
-from gangline.domain.spec import Resources, RestartPolicy, RunSpec
+from gangline.domain.spec import Environment, Resources, RestartPolicy, RunSpec
 from gangline.rundir.home import Home
 
 pytestmark = pytest.mark.integration
@@ -90,3 +92,19 @@ def test_a_resume_without_the_folder_says_what_is_missing(client, tmp_path):
     over = client.wait(run, timeout_s=DEADLINE_S)
     assert (over["phase"], over["reason"]) == ("failed", "storage")
     assert "was removed" in over["message"]
+
+
+def test_an_interpreter_that_vanishes_while_the_run_waits_is_named(client, tmp_path):
+    venv = tmp_path / "venv" / "bin"
+    venv.mkdir(parents=True)
+    (venv / "python").symlink_to(sys.executable)
+    whole = Resources(procs_per_node=1, cpus_per_rank=client.pools()[0]["cpus"])
+    blocker = start(client, tmp_path / "a", "import time; time.sleep(600)", resources=whole)
+    environment = Environment(python=str(venv / "python"))
+    run = start(client, tmp_path / "b", "print('never')", resources=whole, environment=environment)
+    assert client.run(run)["phase"] == "queued"
+    shutil.rmtree(tmp_path / "venv")
+    client.stop(blocker, grace_s=0)
+    over = client.wait(run, timeout_s=DEADLINE_S)
+    assert (over["phase"], over["reason"]) == ("failed", "environment_mismatch")
+    assert f"the interpreter {venv}/python is not there any more" in over["message"]

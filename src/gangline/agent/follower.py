@@ -74,12 +74,12 @@ class Follower:
         elif self._connection is not None:
             self._connection.send(message)
 
-    def on_signal(self) -> None:
+    def on_signal(self, name: str) -> None:
         """Somebody told this agent to end: the leader decides for the whole gang."""
         if self._connection is None:
             self._loop.stop(EXIT_NOT_JOINED)
         else:
-            self.report({"say": "signalled"})
+            self.report({"say": "signalled", "signal": name})
 
     def close(self) -> None:
         """Hang up."""

@@ -115,7 +115,8 @@ class Leader:
     def hear(self, node: int, message: dict[str, Any]) -> None:
         """A report of a node."""
         if message["say"] == "signalled":
-            self.request_stop(StopRequest(cause="preemption", by=f"a signal to the agent of node {node}"))
+            by = f"{message['signal']} to the agent of node {node}, sent from outside"
+            self.request_stop(StopRequest(cause="preemption", by=by))
             return
         attempt = self._attempt
         if attempt is None or message.get("attempt") != attempt.number:

@@ -29,7 +29,7 @@ from gangline.agent.rendezvous import ReservedPort, reserve_port
 from gangline.agent.sampler import count_oom_kills
 from gangline.agent.site import Journal, Site
 from gangline.agent.starter import RankExit, RankStart
-from gangline.agent.storage import probe_checkpoint_folder
+from gangline.agent.storage import find_missing_interpreter, probe_checkpoint_folder
 from gangline.agent.teardown import NOTICES, SUCCESS, Teardown, TreeView
 from gangline.domain.phase import Reason
 from gangline.domain.spec import EntryKind, Strategy
@@ -190,6 +190,9 @@ class Node:
             return {"reason": Reason.STORAGE.value, "text": fault}
         if not workdir.is_dir():
             return {"reason": Reason.STORAGE.value, "text": f"working folder {workdir} is not there"}
+        missing = "" if launch.entry_kind is EntryKind.COMMAND else find_missing_interpreter(launch.python)
+        if missing:
+            return {"reason": Reason.ENVIRONMENT_MISMATCH.value, "text": missing}
         if launch.entry_kind is EntryKind.NOTEBOOK:
             try:
                 self._entry = write_notebook_script(workdir, launch.entry)

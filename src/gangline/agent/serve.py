@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gangline.agent.accelerators import Accelerators
@@ -56,14 +57,15 @@ class Agent:
         # Reports wait for the loop's next turn, so that the node is never called in the middle of its own work.
         node = self._node(site, report=self._later(lambda said: leader.hear(0, said)))
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.on_signal(number, lambda: leader.hear(0, {"say": "signalled"}))
+            said = {"say": "signalled", "signal": number.name}
+            self._loop.on_signal(number, partial(leader.hear, 0, said))
         leader.begin(node)
         return leader
 
     def _follow(self, advertised: str | None) -> Follower:
         follower = Follower(self._site, self._loop, advertised=advertised)
         for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.on_signal(number, follower.on_signal)
+            self._loop.on_signal(number, partial(follower.on_signal, number.name))
         follower.begin(lambda address: self._node(replace(self._site, address=address), report=follower.report))
         return follower
 

@@ -14,7 +14,14 @@ from gangline.agent.classify import format_bytes
 from gangline.agent.launchspec import LaunchSpec
 from gangline.domain.spec import ResumeMode
 
-__all__ = ["LEAST_FREE_BYTES", "Resume", "find_missing_outputs", "probe_checkpoint_folder", "resolve_resume"]
+__all__ = [
+    "LEAST_FREE_BYTES",
+    "Resume",
+    "find_missing_interpreter",
+    "find_missing_outputs",
+    "probe_checkpoint_folder",
+    "resolve_resume",
+]
 
 LEAST_FREE_BYTES = 16 << 20
 """Less than this cannot hold a checkpoint worth its name."""
@@ -74,6 +81,14 @@ def probe_checkpoint_folder(path: str) -> str:
         left, least = format_bytes(free_bytes), format_bytes(LEAST_FREE_BYTES)
         return f"checkpoint folder {path} has {left} left; a save needs at least {least}"
     return ""
+
+
+def find_missing_interpreter(python: str) -> str:
+    """What is wrong with an interpreter that was there at submit; "" where it is still there."""
+    if Path(python).is_file() and os.access(python, os.X_OK):
+        return ""
+    what = "cannot be executed any more" if os.path.lexists(python) else "is not there any more"
+    return f"the interpreter {python} {what}; make its environment again, then `gangline resume`"
 
 
 def find_missing_outputs(outputs: Sequence[str], folder: Path) -> list[str]:

@@ -207,6 +207,7 @@ def test_a_signal_to_an_agent_preempts_the_gang(gang: Gang, node: int) -> None:
     assert set(gang.wait().values()) == {0}
     result = gang.result()
     assert (result["outcome"], result["reason"], result["next"]) == ("preempted", "preempted", "relaunch")
+    assert f"by SIGTERM to the agent of node {node}, sent from outside" in result["message"]
     assert all(gang.log(rank).endswith("saved\n") for rank in range(2))
 
 

@@ -137,6 +137,14 @@ def test_notices(make_launch: Callable[..., LaunchSpec], cause: str, expected: t
     assert found.message == "m"
 
 
+def test_preemptions_that_follow_each_other_wait_longer_and_longer(make_launch: Callable[..., LaunchSpec]) -> None:
+    launch = make_launch(restarts=RestartPolicy(backoff_s=1.0, max_backoff_s=60.0))
+    ending = Ending(cause="preemption", time=1.0, reason=Reason.PREEMPTED, message="Preempted.")
+    made = [outcome(launch, attempt(ending=ending), used={Budget.PREEMPTION: count}) for count in range(9)]
+    assert [one.delay_s for one in made] == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert {(one.next, one.outcome) for one in made} == {("relaunch", "preempted")}
+
+
 def test_a_time_limit_may_count_as_a_stop(make_launch: Callable[..., LaunchSpec]) -> None:
     launch = make_launch(stop=StopPolicy(time_limit_s=1.0, on_time_limit=OnTimeLimit.STOP))
     made = attempt(record(0), ending=Ending(cause="time_limit", time=9.0))
