@@ -462,10 +462,11 @@ class Leader:
 
     def _standing(self, attempt: Attempt) -> Standing:
         failure = attempt.first_failure()
+        said = attempt.ending.message if attempt.ending is not None else ""
         return Standing(
             used=self._used,
             free_retries=self._free_retries,
-            repeated=self._repeats.note(failure, step=None if failure is None else failure.step),
+            repeated=self._repeats.note(failure, step=None if failure is None else failure.step, said=said),
             lost_nodes=len(self._members.lost),
         )
 

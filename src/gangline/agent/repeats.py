@@ -25,17 +25,18 @@ class Repeats:
     _last: tuple[object, ...] = ()
     _count: int = 0
 
-    def note(self, failure: RankRecord | None, *, step: int | None) -> Repeated:
+    def note(self, failure: RankRecord | None, *, step: int | None, said: str = "") -> Repeated:
         """Count the end of an attempt.
 
         Args:
-            failure: the rank that failed first; None where none is to blame, which is like no other end.
+            failure: the rank that failed first; None: none is to blame.
             step: the last one that this rank reported in the attempt; None: it reports none.
+            said: why the attempt ended, where no rank failed; "": that is not known, and like no other end.
         """
-        if failure is None:
+        what = said if failure is None else _describe(failure)
+        if not what:
             self._last, self._count = (), 0
             return Repeated()
-        what = _describe(failure)
         kind = (_CHANGING.sub("#", what), step)
         self._count = self._count + 1 if kind == self._last else 1
         self._last = kind

@@ -38,6 +38,12 @@ def test_another_step_type_or_signal_begins_anew() -> None:
     assert [repeats.note(end, step=step).count for end, step in ends] == [1] * 5
 
 
+def test_ends_that_no_rank_is_to_blame_for_are_told_by_their_words() -> None:
+    repeats = Repeats()
+    counts = [repeats.note(None, step=None, said=f"{size} MiB are left.").count for size in (4, 5)]
+    assert counts == [1, 2]
+
+
 def test_an_end_without_a_failed_rank_lies_between() -> None:
     repeats = Repeats()
     repeats.note(failure(), step=None)
