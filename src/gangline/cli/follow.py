@@ -19,8 +19,10 @@ from gangline.wire.views import EventView, LogChunk, RunSummary
 if TYPE_CHECKING:
     from gangline.client.client import Client
 
-__all__ = ["Following", "Story", "follow_run", "make_printer", "say_detached", "say_end"]
+__all__ = ["Following", "Story", "follow_run", "label_of", "make_printer", "say_detached", "say_end"]
 
+_LINE_CHARS = 8000
+"""Longer lines are cut on a terminal; a pipe gets all of them."""
 _RANK_COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_yellow")
 
 
@@ -34,6 +36,8 @@ class Following:
     """None: from the newest on."""
     tail: int | None = None
     """Begin at the last that many lines."""
+    since: float | None = None
+    """Begin at what was written from this time on."""
     after: int = -1
     """`seq` of the last event that has been told already."""
     raw: bool = False
@@ -69,7 +73,8 @@ def follow_run(client: Client, run_id: str, wanted: Following) -> int:
     printer = make_printer(Terminal.from_stream(), labelled=several, raw=wanted.raw)
     ended: RunSummary | None = None
     story = Story()
-    stream = client.follow(run_id, ranks=wanted.ranks, attempt=wanted.attempt, tail=wanted.tail, after=wanted.after)
+    ranks, attempt, tail, since = wanted.ranks, wanted.attempt, wanted.tail, wanted.since
+    stream = client.follow(run_id, ranks=ranks, attempt=attempt, tail=tail, since=since, after=wanted.after)
     try:
         for item in stream:
             ended = item.get("end", ended)
@@ -93,9 +98,15 @@ def make_printer(terminal: Terminal, *, labelled: bool, raw: bool = False) -> Lo
     """A printer to stdout; with labels each line begins with its rank, in a colour that stays the rank's own."""
 
     def label(rank: int) -> str:
-        return terminal.paint(f"rank {rank} | ", _RANK_COLOURS[rank % len(_RANK_COLOURS)])
+        return label_of(terminal, rank)
 
-    return LogPrinter(_write, label if labelled else None, raw=raw)
+    longest = _LINE_CHARS if terminal.live and not raw else None
+    return LogPrinter(_write, label if labelled else None, raw=raw, line_chars=longest)
+
+
+def label_of(terminal: Terminal, rank: int, before: str = "") -> str:
+    """What a line of a rank begins with."""
+    return terminal.paint(f"{before}rank {rank} | ", _RANK_COLOURS[rank % len(_RANK_COLOURS)])
 
 
 def say_detached(run_id: str) -> None:

@@ -88,11 +88,15 @@ class LogPrinter:
         write: takes text as it is to appear.
         label: text before each line, by rank; None for a single rank, whose unfinished lines are shown at once.
         raw: pass text on as it is; with labels it is still cut into lines.
+        line_chars: longer lines end there, with a note; None: never.
     """
 
     write: Callable[[str], object]
     label: Callable[[int], str] | None = None
     raw: bool = False
+    line_chars: int | None = None
+    _columns: dict[int, int] = field(default_factory=dict)
+    """Characters that the line of a rank has had so far."""
     _assemblers: dict[int, LineAssembler] = field(default_factory=dict)
     _shown: str = ""
     """What is on the screen of the assembler's pending text (single rank only)."""
@@ -111,7 +115,7 @@ class LogPrinter:
             pieces += assembler.finish()
         self._print(rank, pieces)
         if self.label is None and assembler.pending:
-            self._print_open(assembler.pending)
+            self._print_open(self._cut(rank, assembler.pending))
 
     def finish(self) -> None:
         """Print what no line end followed, and end the line."""
@@ -129,14 +133,32 @@ class LogPrinter:
     def _print(self, rank: int, pieces: list[Piece]) -> None:
         if self.label is not None:
             label = self.label(rank)
-            self.write("".join(f"{label}{piece.text}\n" for piece in pieces))
+            self.write("".join(f"{label}{text}\n" for piece in pieces if (text := self._take(rank, piece)) is not None))
             return
         for piece in pieces:
-            self._print_open(piece.text)
+            self._print_open(self._take(rank, piece) or "")
             self._shown = ""
             if piece.ended:
                 self.write("\n")
                 self._open = False
+
+    def _take(self, rank: int, piece: Piece) -> str | None:
+        """What is shown of a piece; None: nothing, of a line that has been cut before."""
+        if self.line_chars is None:
+            return piece.text
+        text = self._cut(rank, piece.text)
+        over = self._columns.get(rank, 0) > self.line_chars
+        self._columns[rank] = 0 if piece.ended else self._columns.get(rank, 0) + len(piece.text)
+        return None if over else text
+
+    def _cut(self, rank: int, text: str) -> str:
+        if self.line_chars is None:
+            return text
+        room = self.line_chars - self._columns.get(rank, 0)
+        if len(text) <= room:
+            return text
+        note = f" … [line of more than {self.line_chars:,} characters; --raw shows it]"
+        return text[:room] + note if room >= 0 else ""
 
     def _print_open(self, text: str) -> None:
         """Bring the open line to `text`, without repeating what is on the screen already."""

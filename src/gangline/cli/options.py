@@ -14,8 +14,9 @@ import click
 from gangline.cli.terminal import say
 from gangline.domain.errors import InvalidRequest, nearest
 
-__all__ = ["Invocation", "OneOf", "Whole", "echo_json", "echo_lines", "json_option", "run_argument"]
+__all__ = ["Invocation", "OneOf", "Ranks", "Whole", "echo_json", "echo_lines", "json_option", "run_argument"]
 
+_MOST_RANKS = 1_000_000
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -48,6 +49,25 @@ class Whole(click.ParamType[int]):
             limits = f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
             self.fail(f"`{value}` is not a whole number, {limits}.", param, ctx)
         return number
+
+
+class Ranks(click.ParamType[tuple[int, ...]]):
+    """Numbers of ranks: `3`, `0,3-5`."""
+
+    name = "RANKS"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        found: list[int] = []
+        for part in str(value).split(","):
+            low, dash, high = part.strip().partition("-")
+            if not (low.isdecimal() and (high.isdecimal() if dash else True)) or int(high or low) < int(low):
+                self.fail(f"`{value}` names no ranks. Write numbers and ranges: 3, 0,3-5.", param, ctx)
+            if int(high or low) - int(low) > _MOST_RANKS:
+                self.fail(f"`{part.strip()}` are more ranks than any gang has.", param, ctx)
+            found += range(int(low), int(high or low) + 1)
+        return tuple(dict.fromkeys(found))
 
 
 class OneOf(click.ParamType[str]):

@@ -26,10 +26,12 @@ from gangline.wire.views import (
     EventView,
     HealthView,
     LogChunk,
+    LogHit,
     MetricView,
     PoolView,
     RunDetail,
     RunSummary,
+    SearchEnd,
     SystemView,
 )
 
@@ -232,7 +234,7 @@ class Client:
         """The bytes of one rank's log, in pieces; a line says where its middle was dropped."""
         return self._pieces(f"{_of(run)}/logs/{rank}/raw", {"attempt": attempt, "since": since, "until": until})
 
-    def logs(
+    def log_chunks(
         self,
         run: str,
         *,
@@ -254,6 +256,27 @@ class Client:
         named = None if ranks is None else ",".join(map(str, ranks))
         query = {"ranks": named, "attempt": attempt, "tail": tail, "since": since, "until": until}
         return cast("Iterator[LogChunk]", self._items(f"{_of(run)}/logs", query))
+
+    def search(
+        self,
+        run: str,
+        pattern: str,
+        *,
+        ranks: Sequence[int] | None = None,
+        attempt: int | None = None,
+        **options: float | bool | None,
+    ) -> Iterator[LogHit | SearchEnd]:
+        """Lines that match, by attempt, rank and offset; the last item is the SearchEnd.
+
+        Args:
+            pattern: a regular expression without look-around and back references.
+            ranks: None for all.
+            attempt: None for all.
+            options: `ignore_case`, `fixed` (plain text), `context` (lines around), `limit`, `since`, `until`.
+        """
+        named = None if ranks is None else ",".join(map(str, ranks))
+        query = {"pattern": pattern, "ranks": named, "attempt": attempt, **options}
+        return cast("Iterator[LogHit | SearchEnd]", self._items(f"{_of(run)}/search", query))
 
     def follow(
         self,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from anyio import to_thread
+from fastapi import APIRouter, Depends, Query
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
@@ -18,6 +19,7 @@ from gangline.server.follow import RunFollower, follow_lines
 from gangline.server.logs import GangLogFollower, find_attempt, is_attempt_over, parse_offsets
 from gangline.server.parts import Parts
 from gangline.server.ranklogs import Begin, RankLogs, find_begin, find_end, read_piece
+from gangline.server.search import LogSearch, SearchQuery
 from gangline.wire.views import LogChunk, RunSummary
 
 __all__ = ["make_router"]
@@ -36,6 +38,7 @@ def make_router(parts: Parts) -> APIRouter:
     router = APIRouter(tags=["logs"])
     _add_pieces(router, parts)
     _add_follow(router, parts)
+    _add_search(router, parts)
     return router
 
 
@@ -101,6 +104,58 @@ def _add_follow(router: APIRouter, parts: Parts) -> None:
         )
         follower = RunFollower(run_id=run_id, runs=parts.commands, logs=logs, after=after)
         return StreamingResponse(follow_lines(follower, parts.stopping), media_type=_LINES)
+
+
+def _add_search(router: APIRouter, parts: Parts) -> None:
+    @router.get("/runs/{run}/search", responses={200: {"content": {_LINES: {}}}}, response_class=StreamingResponse)
+    async def search_logs(
+        run: str,
+        query: Annotated[SearchQuery, Depends(_read_query)],
+        ranks: _Ranks = None,
+        attempt: Annotated[int | None, Query(ge=0, le=MOST, description="Default: all.")] = None,
+    ) -> Response:
+        """Lines of JSON: LogHits by attempt, rank and offset, and at the end a SearchEnd."""
+        search = await run_in_threadpool(_open_search, parts, run, ranks, attempt, query)
+        return StreamingResponse(_hits(search), media_type=_LINES)
+
+
+def _read_query(
+    pattern: Annotated[str, Query(max_length=10_000, description="Regular expression in ripgrep's syntax.")],
+    ignore_case: Annotated[bool, Query()] = False,  # noqa: FBT002 - a parameter of the call
+    fixed: Annotated[bool, Query(description="The pattern is plain text.")] = False,  # noqa: FBT002
+    context: Annotated[int, Query(ge=0, le=100, description="Lines around each hit.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=100_000, description="Most hits.")] = 1000,
+    since: _Since = None,
+    until: _Until = None,
+) -> SearchQuery:
+    return SearchQuery(
+        pattern=pattern,
+        ignore_case=ignore_case,
+        fixed=fixed,
+        context=context,
+        limit=limit,
+        since=since,
+        until=until,
+    )
+
+
+def _open_search(parts: Parts, run: str, ranks: str | None, attempt: int | None, query: SearchQuery) -> LogSearch:
+    run_id, seen = _summary(parts, run)
+    wanted = _parse_ranks(ranks, seen)
+    run_dir = parts.home.run(run_id)
+    attempts = run_dir.attempts() if attempt is None else [_find(parts, run_id, wanted, attempt)[0]]
+    search = LogSearch([(found, rank) for found in attempts for rank in wanted], query)
+    search.check()
+    return search
+
+
+async def _hits(search: LogSearch) -> AsyncIterator[bytes]:
+    batches = search.batches()
+    try:
+        while (batch := await to_thread.run_sync(next, batches, None, abandon_on_cancel=True)) is not None:
+            yield b"".join(encode(item) + b"\n" for item in batch)
+    finally:
+        search.close()
 
 
 def _summary(parts: Parts, run: str) -> tuple[str, RunSummary]:

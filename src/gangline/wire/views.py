@@ -21,6 +21,7 @@ __all__ = [
     "FailureView",
     "HealthView",
     "LogChunk",
+    "LogHit",
     "MetricBucket",
     "MetricView",
     "NodeView",
@@ -28,6 +29,7 @@ __all__ = [
     "RankView",
     "RunDetail",
     "RunSummary",
+    "SearchEnd",
 ]
 
 
@@ -249,6 +251,37 @@ class LogChunk(TypedDict):
     """So many bytes of the log are gone here (its limit was reached); `text` is the line that says so."""
     complete: bool
     """True when the rank has ended and this piece reaches the end of its log."""
+
+
+class LogHit(TypedDict):
+    """A line that a search has found."""
+
+    rank: int
+    attempt: int
+    offset: int
+    """Where `text` begins in the log."""
+    text: str
+    """The line; of one that is drawn over with carriage returns, the state that matches; at most 4,000 bytes."""
+    cut: bool
+    """There is more of the line than `text` shows; the log has all of it."""
+    time: float | None
+    """When it had been written, at the latest, to a fifth of a second."""
+    before: list[str]
+    after: list[str]
+    """Lines around it, as many as were asked for; none that another hit has told."""
+
+
+class SearchEnd(TypedDict):
+    """The last line of a search."""
+
+    hits: int
+    more: bool
+    """There are more than `limit`."""
+    timed_out: bool
+    logs: int
+    bytes: int
+    """What was searched."""
+    seconds: float
 
 
 class PoolView(TypedDict):

@@ -165,6 +165,7 @@ class FakeClient:
 
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)
     logs: dict[int, str] = field(default_factory=dict)
+    hits: list[dict[str, Any]] = field(default_factory=list)
     stream: list[Any] = field(default_factory=list)
     """What `follow` yields; an exception is raised in its place."""
     series: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -245,8 +246,17 @@ class FakeClient:
         self.calls.append(("log_chunk", (run, rank, query)))
         return make_chunk(self.logs.get(rank, ""), rank=rank)
 
-    def raw_log(self, run: str, rank: int, *, attempt: int | None = None) -> Iterator[bytes]:
-        self.calls.append(("raw_log", (run, rank, attempt)))
+    def log_chunks(self, run: str, **query: Any) -> Iterator[dict[str, Any]]:
+        self.calls.append(("log_chunks", (run, query)))
+        ranks = sorted(self.logs) if query["ranks"] is None else query["ranks"]
+        return iter([make_chunk(self.logs[rank], rank=rank) for rank in ranks if rank in self.logs])
+
+    def search(self, run: str, pattern: str, **query: Any) -> Iterator[dict[str, Any]]:
+        self.calls.append(("search", (run, pattern, query)))
+        return iter(self.hits)
+
+    def raw_log(self, run: str, rank: int, *, attempt: int | None = None, **span: Any) -> Iterator[bytes]:
+        self.calls.append(("raw_log", (run, rank, attempt, span)))
         yield self.logs[rank].encode("utf-8", "surrogateescape")
 
     def follow(self, run: str, **query: Any) -> Iterator[dict[str, Any]]:

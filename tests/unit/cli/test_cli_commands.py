@@ -65,7 +65,7 @@ def test_words_of_other_tools_are_understood(gangline: Any, word: str, meant: st
     [
         (["ps", "--al"], "Did you mean `--all`?"),
         (["logs"], "Missing argument 'RUN'"),
-        (["logs", "x", "--rank", "-1"], "`-1` is not a whole number, 0 or more"),
+        (["logs", "x", "--rank", "-1"], "`-1` names no ranks"),
         (["ps", "-n", "0"], "`0` is not a whole number, 1 or more"),
         (["ps", "--phase", "runing"], "runing"),
         (["wait", "x", "--timeout", "soon"], "soon"),
@@ -213,7 +213,7 @@ def test_resume_follows_from_the_new_attempt_on(gangline: Any, client: Any, make
     client.runs = {"a": make.run(id="a", phase="failed", attempt=1, events=events)}
     client.stream = [{"end": make.run(id="a", phase="succeeded", exit_code=0)}]
     assert gangline("resume", "a", "--follow").code == 0
-    assert client.calls[-1] == ("follow", ("a", {"ranks": None, "attempt": 2, "tail": None, "after": 7}))
+    assert client.calls[-1] == ("follow", ("a", {"ranks": None, "attempt": 2, "tail": None, "since": None, "after": 7}))
 
 
 @pytest.mark.parametrize(

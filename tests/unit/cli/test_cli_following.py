@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def test_several_ranks_are_labelled(gangline: Any, client: Any, make: Any):
 def test_tail_and_attempt_are_passed_on(gangline: Any, client: Any, make: Any):
     client.runs = {"a": make.run(id="a")}
     gangline("logs", "a", "--tail", "5", "--attempt", "2")
-    query = client.calls[-1][1][2]
+    query = client.calls[-1][1][1]
     assert (query["tail"], query["attempt"]) == (5, 2)
 
 
@@ -68,16 +69,107 @@ def test_raw_is_byte_for_byte(client: Any, make: Any, monkeypatch: pytest.Monkey
     assert buffer.getvalue() == b"\x00\xff\x1b[31m\r\n"
 
 
-def test_a_log_in_pieces_is_read_to_the_end_that_it_had(gangline: Any, client: Any, make: Any, monkeypatch: Any):
-    pieces = {0: ("one\n", 4), 4: ("two\n", 8), 8: ("later\n", 14)}
-
-    def log_chunk(_run: str, _rank: int, *, offset: int = 0, **_: object) -> dict[str, Any]:
-        text, following = pieces[offset]
-        return make.chunk(text, offset=offset, next_offset=following, size=8, complete=False)
-
+def test_ranks_and_times_as_people_write_them(gangline: Any, client: Any, make: Any):
     client.runs = {"a": make.run(id="a")}
-    monkeypatch.setattr(client, "log_chunk", log_chunk)
-    assert gangline("logs", "a").out == "one\ntwo\n"
+    gangline("logs", "a", "-r", "0,2-3", "--since", "10m", "--until", "1700000000")
+    query = client.calls[-1][1][1]
+    assert query["ranks"] == [0, 2, 3]
+    assert time.time() - query["since"] == pytest.approx(600, abs=30)
+    assert query["until"] == 1_700_000_000.0
+    assert "names no ranks" in gangline("logs", "a", "-r", "3-1").err
+    assert "is no time" in gangline("logs", "a", "--since", "yesterday").err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--search", "x", "--follow"],
+        ["--download", "d", "--search", "x"],
+        ["--follow", "--until", "1m"],
+        ["--search", "x", "-n", "3"],
+        ["-i"],
+    ],
+)
+def test_what_does_not_go_together_is_said(gangline: Any, client: Any, make: Any, words: list[str]):
+    client.runs = {"a": make.run(id="a")}
+    result = gangline("logs", "a", *words)
+    assert result.code == 64
+    assert client.calls == []
+
+
+# --- search ---
+
+
+def hit(rank: int, text: str, **changes: Any) -> dict[str, Any]:
+    made = {
+        "rank": rank,
+        "attempt": 0,
+        "offset": 0,
+        "text": text,
+        "cut": False,
+        "time": None,
+        "before": [],
+        "after": [],
+    }
+    return {**made, "before": [], "after": [], **changes}
+
+
+def end_of_search(hits: int, **changes: Any) -> dict[str, Any]:
+    return {"hits": hits, "more": False, "timed_out": False, "logs": 4, "bytes": 1_200_000, "seconds": 0.1, **changes}
+
+
+def test_a_search_is_over_all_ranks_and_attempts(gangline: Any, client: Any, make: Any):
+    client.runs = {"a": make.run(id="a", attempt=1)}
+    client.hits = [hit(0, "loss: \x1b[31mnan"), hit(2, "nan", attempt=1, cut=True), end_of_search(2)]
+    result = gangline("logs", "a", "--search", "nan")
+    assert result.code == 0
+    assert result.out.splitlines()[0] == "attempt 0 rank 0 | loss: nan"
+    assert result.out.splitlines()[1].startswith("attempt 1 rank 2 | nan … [the line goes on")
+    query = client.calls[-1][1][2]
+    assert (query["ranks"], query["attempt"], query["limit"]) == (None, None, 1000)
+
+
+def test_a_search_that_finds_nothing_exits_with_1(gangline: Any, client: Any, make: Any):
+    client.runs = {"a": make.run(id="a")}
+    client.hits = [end_of_search(0)]
+    result = gangline("logs", "a", "--search", "nan", "--rank", "1")
+    assert (result.code, result.out) == (1, "")
+    assert "no line matches; 1.2 MB in 4 logs were searched" in result.err
+    assert client.calls[-1][1][2]["ranks"] == [1]
+
+
+def test_lines_around_stand_apart(gangline: Any, client: Any, make: Any):
+    client.runs = {"a": make.run(id="a")}
+    client.hits = [hit(0, "b", before=["a"], after=["c"]), hit(0, "e", before=["d"]), end_of_search(2, more=True)]
+    result = gangline("logs", "a", "--search", "[be]", "-C", "1", "-r", "0")
+    assert result.out == "a\nb\nc\n--\nd\ne\n"
+    assert "--limit" in result.err
+
+
+# --- download ---
+
+
+def test_all_logs_as_files(gangline: Any, client: Any, make: Any, tmp_path: Path):
+    client.runs, client.logs = {"a": make.run(id="a", attempt=1)}, {rank: f"rank {rank}\n" for rank in range(4)}
+    folder = tmp_path / "logs"
+    assert gangline("logs", "a", "--download", str(folder)).err == f"8 logs, 56 B, in {folder}\n"
+    assert (folder / "rank-0003.attempt-1.log").read_text() == "rank 3\n"
+    assert not list(folder.glob(".*"))
+    again = gangline("logs", "a", "--download", str(folder))
+    assert "8 logs were there already" in again.err
+    (folder / "rank-0003.attempt-1.log").unlink()
+    assert "1 log, 7 B" in gangline("logs", "a", "--download", str(folder)).err
+    client.runs["b"] = make.run(id="b")
+    other = gangline("logs", "b", "--download", str(folder))
+    assert (other.code, "holds the logs of a" in other.err) == (64, True)
+
+
+def test_a_folder_with_logs_of_somebody_else_is_left_alone(gangline: Any, client: Any, make: Any, tmp_path: Path):
+    client.runs, client.logs = {"a": make.run(id="a")}, {0: "new"}
+    (tmp_path / "rank-0000.attempt-0.log").write_text("mine")
+    result = gangline("logs", "a", "--download", str(tmp_path))
+    assert "Name another folder" in result.err
+    assert (tmp_path / "rank-0000.attempt-0.log").read_text() == "mine"
 
 
 def test_following_tells_events_beside_the_output(gangline: Any, client: Any, make: Any):
@@ -87,7 +179,7 @@ def test_following_tells_events_beside_the_output(gangline: Any, client: Any, ma
     result = gangline("logs", "a", "-f", "--tail", "3")
     assert (result.code, result.out) == (9, "xy\n")
     assert "restart 1 of 3\\x1b" in result.err
-    assert client.calls[-1] == ("follow", ("a", {"ranks": [0], "attempt": None, "tail": 3, "after": 4}))
+    assert client.calls[-1] == ("follow", ("a", {"ranks": [0], "attempt": None, "tail": 3, "since": None, "after": 4}))
 
 
 def test_a_reader_that_has_gone_is_no_error(
