@@ -96,11 +96,15 @@ def describe_exit(exit_code: int | None, signal_name: str | None, signal: int | 
 
 
 def describe_failure(failure: FailureView, started: float | None) -> str:
-    """`rank 2 (node 1, host gpu-7): SIGKILL, 12s after its start`."""
+    """`rank 2 (node 1, host gpu-7, pid 7): SIGKILL, 12s after the start, at step 120 of 200, in eval`."""
     end = describe_exit(failure["exit_code"], failure["signal_name"], failure["signal"])
     after = f", {render_duration(failure['time'] - started)} after the start" if started is not None else ""
     host = f", host {visible(failure['host'])}" if failure["host"] else ""
-    return f"rank {failure['rank']} (node {failure['node']}{host}): {end}{after}"
+    pid = f", pid {failure['pid']}" if failure["pid"] else ""
+    step, total, phase = failure["step"], failure["total_steps"], failure["phase"]
+    at = "" if step is None else f", at step {step}{f' of {total}' if total else ''}"
+    within = f", in {visible(phase)}" if phase else ""
+    return f"rank {failure['rank']} (node {failure['node']}{host}{pid}): {end}{after}{at}{within}"
 
 
 def describe_attempt(attempt: AttemptView) -> str:
@@ -170,8 +174,12 @@ def next_commands(run: RunDetail) -> list[tuple[str, str]]:
     )
     rank = f" --rank {failure['rank']}" if failure and run["phase"] == Phase.FAILED.value else ""
     commands = [(f"gangline logs {run_id}{rank}", "all that it wrote")]
+    if run["phase"] == Phase.FAILED.value:
+        commands.append((f"gangline show {run_id} --full", "its code, checkpoints and environment, too"))
     if run["phase"] != Phase.SUCCEEDED.value:
         commands.append((f"gangline resume {run_id}", "start it again from its newest checkpoint"))
+    if run["phase"] == Phase.FAILED.value:
+        return commands
     if run["metrics"]:
         commands.append((f"gangline metrics {run_id}", "all metrics"))
     if run["code"]:

@@ -11,7 +11,6 @@ from typing import Any
 from gangline.cli.describe import (
     describe_attempt,
     describe_code,
-    describe_failure,
     describe_phase,
     explain,
     is_over,
@@ -23,7 +22,6 @@ from gangline.cli.plot import render_plot
 from gangline.cli.table import Column, render_table
 from gangline.cli.terminal import Terminal
 from gangline.cli.text import (
-    cell_width,
     render_age,
     render_clock,
     render_count,
@@ -34,7 +32,8 @@ from gangline.cli.text import (
     visible,
     wrap,
 )
-from gangline.wire.views import AttemptView, CheckpointView, CodeView, EventView, FailureView, MetricView, RunDetail
+from gangline.cli.why import LEAST_QUOTED, failed_attempt, render_hint, render_why
+from gangline.wire.views import AttemptView, CheckpointView, CodeView, EventView, MetricView, RunDetail
 
 __all__ = [
     "main_metric",
@@ -42,15 +41,17 @@ __all__ = [
     "render_attempts",
     "render_checkpoints",
     "render_events",
-    "render_failure",
     "render_metric_plot",
     "render_summary",
 ]
 
 _LABEL_COLUMNS = 12
 _MOST_LINES = 8
-_TRACE_LINES = 12
-_LOG_LINES = 12
+SCREEN_LINES = 40
+"""What a brief summary tries to stay within."""
+_MOST_HEAD = 6
+_MOST_ATTEMPTS = 3
+"""On a screen that has to hold a failure, too."""
 _MOST_CHECKPOINTS = 6
 _MOST_METRICS = 8
 _KNOWN_PACKAGES = ("torch", "numpy", "jax", "tensorflow", "deepspeed", "accelerate", "lightning", "transformers")
@@ -65,12 +66,23 @@ def render_summary(
         metric: the curve to draw, if any; `main_metric` says which to fetch.
         brief: leave out what does not help with a failure, so that the screen is enough.
     """
+    if not brief:
+        return _render_blocks(run, terminal, render_why(run, terminal), metric=metric)
+    least = render_why(run, terminal, room=0)
+    left = SCREEN_LINES - len(_render_blocks(run, terminal, least, brief=True))
+    return _render_blocks(run, terminal, render_why(run, terminal, room=left + LEAST_QUOTED), brief=True)
+
+
+def _render_blocks(
+    run: RunDetail, terminal: Terminal, why: list[str], *, metric: MetricView | None = None, brief: bool = False
+) -> list[str]:
     told = explain(run, terminal.now)
+    head = _render_head(run, terminal)
     blocks = [
-        _render_head(run, terminal),
+        head[:_MOST_HEAD] if brief else head,
         _render_facts(run, terminal),
-        _titled("first failure", _last_failure(run, terminal), terminal),
-        _titled("attempts", render_attempts(run["attempts"], terminal, indent=2, told=told), terminal),
+        _titled(_name_failure(run), _indent(why), terminal),
+        _titled("attempts", _newest_attempts(run["attempts"], terminal, told=told, brief=brief), terminal),
         _titled(metric["name"], _indent(render_metric_plot(metric, terminal)), terminal) if metric else [],
         [] if brief else _titled("checkpoints", _newest_checkpoints(run["checkpoints"], terminal), terminal),
         [] if brief else _render_origin(run, terminal),
@@ -167,20 +179,6 @@ def render_events(events: Sequence[EventView], terminal: Terminal) -> list[str]:
     ]
 
 
-def render_failure(failure: FailureView, terminal: Terminal, *, started: float | None) -> list[str]:
-    """The first failing rank: how it ended, its exception with the end of the trace, else the end of its log."""
-    lines = [terminal.paint(describe_failure(failure, started), "red")]
-    if failure["error_type"]:
-        message = visible(failure["error_message"] or "").strip()
-        lines.append(terminal.paint(f"{visible(failure['error_type'])}{': ' if message else ''}{message}", bold=True))
-    trace, log = failure["traceback"], failure["log_tail"]
-    if trace:
-        lines += _quote(trace, _TRACE_LINES, terminal)
-    if log.strip() and not (trace and trace.strip() in log):
-        lines += ["end of its log:", *_quote(log, _LOG_LINES, terminal)]
-    return lines
-
-
 def _render_head(run: RunDetail, terminal: Terminal) -> list[str]:
     name = "" if run["name"] == run["id"] else f"  {visible(run['name'])}"
     facts = [describe_phase(run)]
@@ -240,16 +238,6 @@ def _newest_metrics(metrics: Mapping[str, float | None], terminal: Terminal) -> 
     return terminal.dot.join([*shown, *([f"{more} more"] if more > 0 else [])])
 
 
-def _last_failure(run: RunDetail, terminal: Terminal) -> list[str]:
-    """The newest failure, unless the run got over it and succeeded: then the attempts table says enough."""
-    if run["phase"] == "succeeded":
-        return []
-    for attempt in reversed(run["attempts"]):
-        if attempt["first_failure"]:
-            return _indent(render_failure(attempt["first_failure"], terminal, started=attempt["started"]))
-    return []
-
-
 def _attempt_row(attempt: AttemptView, now: float, told: str) -> tuple[str, ...]:
     started, ended = attempt["started"], attempt["ended"]
     took = None if started is None else (ended or now) - started
@@ -270,6 +258,19 @@ def _outcome_painter(attempts: Sequence[AttemptView]) -> Callable[[Terminal, str
         return terminal.phase(attempts[row]["outcome"] or "running", cell)
 
     return paint
+
+
+def _name_failure(run: RunDetail) -> str:
+    attempt = failed_attempt(run)
+    is_newest = attempt is None or attempt["number"] == run["attempts"][-1]["number"]
+    return "first failure" if attempt is None or is_newest else f"first failure of attempt {attempt['number']}"
+
+
+def _newest_attempts(attempts: Sequence[AttemptView], terminal: Terminal, *, told: str, brief: bool) -> list[str]:
+    shown = attempts[-_MOST_ATTEMPTS:] if brief else attempts
+    lines = render_attempts(shown, terminal, indent=2, told=told)
+    more = len(attempts) - len(shown)
+    return [*lines, f"  and {render_count(more, 'earlier one')}"] if more else lines
 
 
 def _newest_checkpoints(checkpoints: Sequence[CheckpointView], terminal: Terminal) -> list[str]:
@@ -331,9 +332,8 @@ def _hosts(run: RunDetail) -> str:
 def _render_next(run: RunDetail, terminal: Terminal) -> list[str]:
     commands = next_commands(run)
     width = max(len(command) for command, _ in commands)
-    return _titled(
-        "next", [f"  {command:<{width}}  {terminal.paint(text, dim=True)}" for command, text in commands], terminal
-    )
+    lines = [f"{command:<{width}}  {terminal.paint(text, dim=True)}" for command, text in commands]
+    return _titled("what to do next", _indent([*render_hint(run, terminal), *lines]), terminal)
 
 
 def _labelled(facts: Mapping[str, str], terminal: Terminal) -> list[str]:
@@ -352,15 +352,6 @@ def _titled(title: str, lines: list[str], terminal: Terminal) -> list[str]:
 
 def _indent(lines: Iterable[str]) -> list[str]:
     return [f"  {line}" for line in lines]
-
-
-def _quote(text: str, most_lines: int, terminal: Terminal) -> list[str]:
-    """The last lines of a text, each cut to the terminal and marked as quoted."""
-    bar = "│ " if terminal.unicode else "| "
-    lines = visible(text.replace("\r\n", "\n").rstrip("\n"), multiline=True).expandtabs(4).split("\n")
-    shown = lines[-most_lines:]
-    width = terminal.width - cell_width(bar) - 2
-    return [terminal.paint(bar, dim=True) + terminal.clip(line, width) for line in shown]
 
 
 def _code_lines(code: CodeView | None) -> list[str]:

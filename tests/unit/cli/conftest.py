@@ -28,7 +28,11 @@ def make_failure(**changes: Any) -> dict[str, Any]:
         "error_type": "ValueError",
         "error_message": "loss is not finite",
         "traceback": 'Traceback (most recent call last):\n  File "train.py", line 7\nValueError: loss is not finite',
+        "causes": [],
         "log_tail": "step 119\nstep 120\n",
+        "step": 120,
+        "total_steps": 200,
+        "phase": None,
     }
     return {**made, **changes}
 
@@ -47,6 +51,10 @@ def make_attempt(number: int = 0, **changes: Any) -> dict[str, Any]:
         "resume_step": None,
         "start_mode": "warm",
         "first_failure": None,
+        "signature": None,
+        "hint": "",
+        "next": None,
+        "restart_message": "",
         "ranks": [make_rank(rank) for rank in range(4)],
         "nodes": [make_node(0), make_node(1)],
     }
@@ -64,6 +72,9 @@ def make_rank(rank: int, **changes: Any) -> dict[str, Any]:
         "started": NOW - 59,
         "ended": None,
         "peak_rss_bytes": None,
+        "step": None,
+        "phase": None,
+        "error": None,
     }
     return {**made, **changes}
 

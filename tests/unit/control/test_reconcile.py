@@ -65,6 +65,76 @@ def test_agents_that_linger_after_the_end_are_ended_by_force(plant):
     assert not plant.reconciler.busy()
 
 
+FAILING = {
+    "reason": "user_error",
+    "message": "Rank 1 on node 0 (h) failed: ValueError: x.",
+    "hint": "Read the trace.",
+    "signature": None,
+    "failure": {"rank": 1, "node": 0, "host": "h", "exit_code": 1, "time": 5.0, "error_type": "ValueError", "step": 7},
+}
+
+
+def test_why_a_run_fails_is_known_before_its_attempt_is_over(plant):
+    run = plant.submit()
+    plant.tick()
+    leader = plant.leader(run)
+    leader.begin()
+    plant.tick()
+    leader.journal("first_failure", **FAILING)
+    plant.tick(2)
+    detail = plant.commands.detail(run)
+    assert (detail["phase"], detail["reason"]) == ("running", None)
+    assert detail["message"] == "Rank 1 on node 0 (h) failed: ValueError: x. The other ranks are being ended."
+    attempt = detail["attempts"][0]
+    assert (attempt["outcome"], attempt["reason"], attempt["hint"]) == (None, "user_error", "Read the trace.")
+    assert (attempt["first_failure"]["rank"], attempt["first_failure"]["step"]) == (1, 7)
+    leader.end("failed", reason="killed", message="It was rank 0.", signature="killed", hint="Look.")
+    plant.tick()
+    attempt = plant.commands.detail(run)["attempts"][0]
+    assert (attempt["reason"], attempt["signature"], attempt["hint"]) == ("killed", "killed", "Look.")
+    assert attempt["first_failure"] is None
+    assert plant.phase(run) == "failed"
+
+
+@pytest.mark.parametrize("failure", [None, 7, []])
+def test_a_first_failure_that_makes_no_sense_is_passed_over(plant, failure):
+    run = plant.submit()
+    plant.tick()
+    leader = plant.leader(run)
+    leader.begin()
+    leader.journal("first_failure", **{**FAILING, "failure": failure})
+    plant.tick(2)
+    detail = plant.commands.detail(run)
+    assert detail["attempts"][0]["first_failure"] is None
+    assert "being ended" not in detail["message"]
+
+
+def test_a_run_that_goes_on_after_its_time_limit_is_paid_by_no_budget(plant):
+    run = plant.submit(on_time_limit="continue", time_limit_s=60.0)
+    plant.tick()
+    leader = plant.leader(run)
+    for _ in range(5):
+        leader.begin()
+        plant.tick()
+        leader.end(
+            "stopped",
+            reason="time_limit",
+            next_step="restart",
+            budget="continuation",
+            restart_message="goes on from step 5 (continuation 1)",
+        )
+        plant.tick()
+        assert plant.phase(run) == "restarting"
+    assert "Goes on from step 5" in plant.commands.summary(run)["message"]
+    leader.begin()
+    leader.end("failed", reason="node_lost", next_step="relaunch", budget="infrastructure")
+    plant.tick()
+    plant.backend.kill(run)
+    plant.tick(3)
+    assert plant.leader(run, 1).told["restarts_used"]["continuation"] == 5
+    assert plant.leader(run, 1).told["delay_s"] == 0.0
+
+
 def test_a_restart_in_place_keeps_the_launch(plant):
     run = plant.submit(max_restarts=2)
     plant.tick()

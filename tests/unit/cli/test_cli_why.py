@@ -1,0 +1,177 @@
+"""The screen of a run that failed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gangline.cli.summary import render_summary
+from gangline.cli.terminal import Terminal
+from gangline.cli.why import render_why
+
+LIBRARY = "/opt/env/lib/python3.11/site-packages/torch/nn/modules/module.py"
+TRACE = f"""Traceback (most recent call last):
+  File "/home/ada/train.py", line 90, in <module>
+    main()
+  File "/home/ada/train.py", line 71, in main
+    loss = model(batch).loss
+           ^^^^^^^^^^^^
+  File "{LIBRARY}", line 1532, in _wrapped_call_impl
+    return self._call_impl(*args, **kwargs)
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+  File "{LIBRARY}", line 1541, in _call_impl
+    return forward_call(*args, **kwargs)
+           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+"""
+MESSAGE = (
+    "Rank 2 on node 1 (gpu-7) ran out of memory of its accelerator: torch.OutOfMemoryError: CUDA out of memory. "
+    "Tried to allocate 2.00 GiB."
+)
+SCREEN = """\
+llama-7k3q  llama
+failed (out_of_memory) · exit code 1
+Rank 2 on node 1 (gpu-7) ran out of memory of its accelerator: torch.OutOfMemoryError: CUDA out of
+memory. Tried to allocate 2.00 GiB. No restart: --max-restarts is 0.
+
+progress    step 120/200 60%
+gang        2 nodes x 2 ranks = 4 ranks · no accelerators · pool local · strategy ddp
+time        submitted 1m ago by ada · waited 2.0s · took 20s · 1 restart
+
+first failure
+  rank 2 (node 1, host gpu-7, pid 4711): exit code 1, 20s after the start, at step 120 of 200, in eval
+  torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
+  │ Traceback (most recent call last):
+  │   File "/home/ada/train.py", line 90, in <module>
+  │     main()
+  │   File "/home/ada/train.py", line 71, in main
+  │     loss = model(batch).loss
+  │            ^^^^^^^^^^^^
+  │   (2 frames of torch)
+  end of its log:
+  │ step 119
+  │ step 120
+  others  ranks 0-1 ended by Gangline, at steps 119 to 120; rank 3 failed too: RuntimeError:
+          Connection closed by peer
+  then    no restart: --max-restarts is 0
+
+attempts
+  #  OUTCOME                 STARTED   TOOK  RESUMED FROM  START  WHY
+  0  failed (killed)         hh:mm:ss   20s  -             warm   somebody killed it
+  1  failed (out_of_memory)  hh:mm:ss   20s  step 100      warm   as said above
+
+what to do next
+  Lower the batch per rank.
+  gangline logs llama-7k3q --rank 2  all that it wrote
+  gangline show llama-7k3q --full    its code, checkpoints and environment, too
+  gangline resume llama-7k3q         start it again from its newest checkpoint"""
+
+
+def make_run(make: Any, **changes: Any) -> dict[str, Any]:
+    failure = make.failure(
+        error_type="torch.OutOfMemoryError",
+        error_message="CUDA out of memory. Tried to allocate 2.00 GiB.",
+        traceback=TRACE,
+        log_tail="step 119\nstep 120\n" + "".join(f"[rank2]: {line}\n" for line in TRACE.splitlines()),
+        phase="eval",
+    )
+    ended = {"ended": make.now - 40, "ended_by": "platform", "signal": 15}
+    ranks = [
+        make.rank(0, **ended, step=119),
+        make.rank(1, **ended, step=120),
+        make.rank(2, exit_code=1, ended=make.now - 40, ended_by="self"),
+        make.rank(
+            3, exit_code=1, ended=make.now - 40, ended_by="self", error="RuntimeError: Connection closed by peer"
+        ),
+    ]
+    last = make.attempt(
+        1,
+        outcome="failed",
+        reason="out_of_memory",
+        message=MESSAGE,
+        first_failure=failure,
+        ranks=ranks,
+        resume_step=100,
+        resume="/x",
+        hint="Lower the batch per rank.",
+        restart_message="no restart: --max-restarts is 0",
+        next="end",
+    )
+    first = make.attempt(0, outcome="failed", reason="killed", message="somebody killed it", next="restart")
+    return make.run(
+        **{
+            "phase": "failed",
+            "reason": "out_of_memory",
+            "exit_code": 1,
+            "ended": make.now - 40,
+            "message": f"{MESSAGE} No restart: --max-restarts is 0.",
+            "attempts": [first, last],
+            "restarts": 1,
+            "checkpoints": [make.checkpoint(100, latest=True)],
+            "code": make.code(),
+            **changes,
+        }
+    )
+
+
+def screen(run: dict[str, Any], make: Any, *, width: int = 100, brief: bool = True) -> list[str]:
+    return render_summary(run, Terminal(width=width, now=make.now), brief=brief)  # type: ignore[arg-type]
+
+
+def test_the_screen_of_a_failed_run(make: Any) -> None:
+    lines = screen(make_run(make), make)
+    assert len(lines) <= 40
+    assert re.sub(r"\d\d:\d\d:\d\d", "hh:mm:ss", "\n".join(lines)) == SCREEN
+
+
+def test_one_screen_is_enough_whatever_happened(make: Any) -> None:
+    frames = "".join(f'  File "/home/ada/f{n}.py", line 1, in f{n}\n    call()\n' for n in range(60))
+    run = make_run(make, message="word " * 60)
+    attempt = run["attempts"][-1]
+    attempt["first_failure"] = make.failure(
+        traceback=f"Traceback (most recent call last):\n{frames}ValueError: {'long ' * 200}\n",
+        error_message="long " * 200,
+        causes=[{"type": f"E{n}", "message": "m\n" * 50} for n in range(8)],
+        log_tail="line\n" * 400,
+    )
+    attempt["ranks"] = [make.rank(rank, ended=1.0, exit_code=rank % 50 + 1, step=rank) for rank in range(64)]
+    run["attempts"] = [make.attempt(n, outcome="failed", reason="killed", message="m") for n in range(30)] + [attempt]
+    assert len(screen(run, make)) <= 43
+    text = "\n".join(screen(run, make))
+    assert "and 28 earlier ones" in text
+    assert "more in other ways" in text
+
+
+def test_a_run_that_goes_on_tells_of_its_last_failure(make: Any) -> None:
+    run = make_run(make, phase="running", exit_code=None, ended=None, message="")
+    run["attempts"][1]["restart_message"] = "restart 1 of 3 (infrastructure)"
+    run["attempts"].append(make.attempt(2, outcome=None, ended=None, resume="/x", resume_step=110))
+    text = "\n".join(screen(run, make, brief=False))
+    assert "first failure of attempt 1\n" in text
+    assert "then    restart 1 of 3 (infrastructure); attempt 2 started from step 110" in text
+    assert "Lower the batch per rank." in text
+
+
+def test_a_failure_is_shown_before_the_attempt_is_over(make: Any) -> None:
+    run = make_run(make, phase="running", exit_code=None, ended=None)
+    attempt = run["attempts"][-1]
+    attempt.update(outcome=None, ended=None, restart_message="", next=None)
+    attempt["ranks"][0].update(ended=None, ended_by=None, step=None)
+    text = "\n".join(render_why(run, Terminal(width=100, now=make.now)))
+    assert "rank 0 did not end yet" in text
+    assert "then    the other ranks are being ended" in text
+
+
+def test_a_success_does_not_dwell_on_failures(make: Any) -> None:
+    run = make_run(make, phase="succeeded", exit_code=0, message="")
+    text = "\n".join(screen(run, make, brief=False))
+    assert "first failure" not in text
+    assert "Lower the batch" not in text
+
+
+def test_a_failed_run_is_brief_unless_all_is_asked_for(gangline: Any, client: Any, make: Any) -> None:
+    client.runs = {"llama-7k3q": make_run(make)}
+    assert "environment Python" not in gangline("show", "llama-7k3q").out
+    full = gangline("show", "llama-7k3q", "--full").out
+    assert "environment Python 3.11.2" in full
+    assert "checkpoints\n" in full
