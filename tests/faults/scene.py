@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +75,7 @@ class Scene:
     folder: Path
     """Of this test alone; `orders` and, where it is mounted, `disk` lie in it."""
     chance: random.Random
-    undo: list[Callable[[], None]] = field(default_factory=list)
+    undo: list[Callable[[], object]] = field(default_factory=list)
     """What takes a fault back, once the gang has felt it."""
 
     @property
@@ -161,7 +162,7 @@ class Fault:
     blames: bool = True
     """The rank that was hit is named as the first that failed."""
     needs: str = ""
-    """`root`, `memory group` or ""."""
+    """`root`, `memory group`, `libfaketime` or ""."""
     on_disk: bool = False
     """The checkpoints lie on a file system of their own, of 40 MB."""
 
@@ -190,6 +191,28 @@ def _kill_agent(scene: Scene, rank: int) -> None:
 
 def _kill_server(scene: Scene, _rank: int) -> None:
     os.kill(scene.client.health()["pid"], signal.SIGKILL)
+
+
+def find_faketime() -> Path | None:
+    """The library that shifts the clock of a process, from Debian's package `libfaketime`."""
+    return next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
+
+
+def clock_variables(folder: Path) -> dict[str, str]:
+    """Environment of processes whose wall clock is off by what `folder/clock` says; the monotonic one is right."""
+    (folder / "clock").write_text("+0")
+    return {
+        "LD_PRELOAD": str(find_faketime()),
+        "FAKETIME_TIMESTAMP_FILE": str(folder / "clock"),
+        "FAKETIME_NO_CACHE": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "NO_FAKE_STAT": "1",
+    }
+
+
+def _shift_clock(scene: Scene, _rank: int) -> None:
+    (scene.folder / "clock").write_text(scene.chance.choice(["+3600", "-3600"]))
+    scene.undo.append(partial((scene.folder / "clock").write_text, "+0"))
 
 
 def _slow(scene: Scene, _rank: int) -> None:
@@ -267,5 +290,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="agent killed", strike=_kill_agent, reasons=frozenset({"node_lost"}), blames=False),
     Fault(name="server killed", strike=_kill_server, reasons=frozenset()),
     Fault(name="slow storage", strike=_slow, reasons=frozenset()),
+    Fault(name="clock shift", strike=_shift_clock, reasons=frozenset(), needs="libfaketime"),
     Fault(name="full disk", strike=_fill, reasons=frozenset({"storage"}), blames=False, needs="root", on_disk=True),
 )

@@ -14,7 +14,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from tests.faults.scene import EVERY, FAULTS, RANKS, SCRIPT, STEPS, Fault, Scene, has_memory_groups, small_disk
+from tests.faults.scene import (
+    EVERY,
+    FAULTS,
+    RANKS,
+    SCRIPT,
+    STEPS,
+    Fault,
+    Scene,
+    clock_variables,
+    has_memory_groups,
+    small_disk,
+)
 
 from gangline.client import connect, spec, submit
 
@@ -38,6 +49,8 @@ def cases() -> Iterator[object]:
                 marks = [
                     pytest.mark.skipif(not has_memory_groups(), reason="needs a memory control group of version 1")
                 ]
+            if fault.needs == "libfaketime":
+                marks = [pytest.mark.faketime]
             yield pytest.param(fault, SEED + number, id=f"{fault.name}-{number}", marks=marks)
 
 
@@ -62,9 +75,12 @@ def begin(fault: Fault, seed: int, home: Path, folder: Path, resources: ExitStac
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("fault", "seed"), list(cases()))
 def test_a_fault_is_told_and_survived(
-    home: Path, tmp_path: Path, resources: ExitStack, fault: Fault, seed: int
+    home: Path, tmp_path: Path, resources: ExitStack, monkeypatch: pytest.MonkeyPatch, fault: Fault, seed: int
 ) -> None:
     print("GANGLINE_FAULT_SEED", seed)
+    if fault.needs == "libfaketime":
+        for name, value in clock_variables(tmp_path).items():
+            monkeypatch.setenv(name, value)
     scene = begin(fault, seed, home, tmp_path, resources)
     victim = scene.chance.randrange(RANKS)
     scene.until(lambda: scene.client.run(scene.run_id)["attempts"] and scene.saved(0), "the first checkpoint")
@@ -86,7 +102,7 @@ def test_a_fault_is_told_and_survived(
         assert len(run["attempts"]) == 1
     if fault.reasons and fault.blames:
         assert first["first_failure"]["rank"] == victim, first["message"]
-    kept = [one["step"] for one in scene.client.checkpoints(scene.run_id) if one["kept"]]
+    kept = [one["step"] for one in scene.client.checkpoints(scene.run_id) if one["state"] == "complete"]
     assert max(kept) == STEPS - STEPS % EVERY
     scene.check_logs()
     scene.check_nothing_left()
