@@ -132,6 +132,13 @@ class Attempt:
             record.ended is not None and not record.failed for record in self.ranks.values()
         )
 
+    def must_end(self, pdb_rank: int | None) -> bool:
+        """Some rank has failed, and no person is in the middle of debugging another one."""
+        if not any(record.failed for record in self.ranks.values()):
+            return False
+        debugged = self.ranks.get(pdb_rank) if pdb_rank is not None else None
+        return debugged is None or debugged.ended is not None
+
     def all_cleared(self, lost: frozenset[int] = frozenset()) -> bool:
         """No process of the attempt is left on any node that can be asked."""
         return self._nodes - lost <= self.cleared

@@ -139,6 +139,7 @@ def _gangline(launch: LaunchSpec, terms: AttemptTerms, rank: int, *, run_dir: st
         "GANGLINE_RESUME": terms.resume,
         "GANGLINE_CHECKPOINT_DIR": launch.checkpoint.path or "",
         "GANGLINE_KEEP_LAST": str(launch.checkpoint.keep_last),
+        "GANGLINE_BRANCH_ATTEMPT": str(launch.branch_attempt),
         "GANGLINE_NODE": str(terms.shape.node_of(rank)),
     }
 

@@ -1,7 +1,7 @@
 """What the agent puts into Python ranks: a folder in front of PYTHONPATH with a `sitecustomize`.
 
-The injected text itself is `injected/sitecustomize.py`, `failure.py`, and for warm start `warmhelper.py` and
-`warmchild.py`. Standard library only.
+The injected text itself is `injected/sitecustomize.py`, `failure.py`, `debugger.py`, and for warm start
+`warmhelper.py` and `warmchild.py`. Standard library only.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ _SEPARATOR = "\x1f"
 _FILES = {
     "sitecustomize.py": "injected/sitecustomize.py",
     "failure.py": "failure.py",
+    "debugger.py": "debugger.py",
     "warmhelper.py": "warmhelper.py",
     "warmchild.py": "warmchild.py",
 }
@@ -93,6 +94,7 @@ def render_settings(rank: RankStart) -> dict[str, str]:
         "stacks": rank.stacks_path,
         "signal": str(STACKS_SIGNAL),
         "descriptor": str(STACKS_DESCRIPTOR),
+        **({"pdb": rank.pdb_path} if rank.pdb_path else {}),
     }
 
 

@@ -106,6 +106,10 @@ class LaunchSpec:
     delay_s: float = 0.0
     control_offset: int = 0
     """Size of `control.jsonl` when this launch was made: what lies before it is none of its business."""
+    branch_attempt: int = 0
+    """First attempt that began at `checkpoint.start_from`: what older ones saved lies on another branch."""
+    pdb_rank: int | None = None
+    """Rank that a person debugs; the gang is kept for it."""
 
     answers: str = ""
     """Folder in which agents keep what interpreters have answered; "": nowhere."""
@@ -198,6 +202,8 @@ _PLAIN = (
     "delay_s",
     "control_offset",
     "answers",
+    "branch_attempt",
+    "pdb_rank",
 )
 
 
@@ -206,6 +212,7 @@ def _checkpoint(raw: Mapping[str, Any], default: Path) -> CheckpointPolicy:
         path=raw.get("path") or str(default),
         keep_last=raw.get("keep_last", CheckpointPolicy().keep_last),
         resume=ResumeMode(raw.get("resume", ResumeMode.AUTO.value)),
+        start_from=raw.get("start_from"),
     )
 
 

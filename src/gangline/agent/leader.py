@@ -181,11 +181,15 @@ class Leader:
         record.ended = message["time"]
         record.kernel_oom_kills = message["oom_kills"]
         record.memory = Memory(**message["memory"]) if message["memory"] else None
-        if record.failed and attempt.ending is None:
+        if attempt.ending is not None:
+            return
+        if attempt.must_end(self._launch.pdb_rank):
             reason = Reason.STORAGE if self._full else None
             self._end(Ending(cause="failure", time=time.time(), reason=reason, message=self._full))
             pause_s = _BLAME_PAUSE_S if record.lost_a_peer else 0.0
             self._loop.after(pause_s, lambda: self._tell_failure(attempt))
+        elif record.failed:
+            self._warn(f"Rank {record.rank} has failed; the others are kept for the debugger.")
 
     def _tell_failure(self, attempt: Attempt) -> None:
         """Let everybody know why, while the other ranks are being ended; the result has the last word."""

@@ -20,7 +20,7 @@ from gangline.agent.choose import ReasonedStarter
 from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms
 from gangline.agent.lastwords import read_error, read_last_step, read_tail
-from gangline.agent.launchspec import Shape
+from gangline.agent.launchspec import LaunchSpec, Shape
 from gangline.agent.logkeeper import LOOK_S, LogKeeper
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.memory import Memory, read_memory
@@ -277,6 +277,7 @@ class Node:
             log_path=str(folder.log(rank)),
             error_path=str(folder.error(rank)),
             stacks_path=str(folder.stacks(rank)),
+            pdb_path=_pdb_path(launch, folder, rank),
             entry_kind="script" if launch.entry_kind is EntryKind.NOTEBOOK else launch.entry_kind.value,
             entry=self._entry,
             args=launch.args,
@@ -441,6 +442,12 @@ class Node:
 
     def _report_cleared(self, attempt: LocalAttempt, *, stuck: list[int]) -> None:
         self._report({"say": "cleared", "attempt": attempt.folder.number, "stuck": stuck})
+
+
+def _pdb_path(launch: LaunchSpec, folder: AttemptDir, rank: int) -> str:
+    if launch.pdb_rank is None:
+        return ""
+    return str(folder.pdb(rank)) if rank == launch.pdb_rank else "-"
 
 
 def _describe_memory(memory: Memory | None) -> dict[str, int] | None:

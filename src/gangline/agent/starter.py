@@ -26,6 +26,8 @@ class RankStart:
     error_path: str
     """Where the exception that ends a Python rank is described."""
     stacks_path: str
+    pdb_path: str = ""
+    """Socket at which a person debugs this rank; `-`: another rank of the gang is debugged; "": none is."""
     entry_kind: str
     """`script`, `module`, `notebook` or `command`."""
     entry: str

@@ -46,11 +46,14 @@ def resolve_resume(launch: LaunchSpec, attempt: int) -> Resume:
     """Choose the checkpoint for all ranks of an attempt.
 
     `never` speaks of the first attempt of a run: a restart goes on from what the run itself has saved. `required` holds
-    for every attempt: none starts afresh.
+    for every attempt: none starts afresh. A checkpoint that a person chose (`start_from`) holds until an attempt that
+    began there has saved one of its own; what older attempts saved, also of later steps, counts no more.
     """
     from gangline.rundir.checkpoints import PASSED_OVER, newest_complete  # noqa: PLC0415 - costs memory, and is needed once an attempt
 
     policy = launch.checkpoint
+    if policy.start_from:
+        return _resume_on_branch(launch, policy.start_from)
     first = attempt == 0
     if first and policy.resume is ResumeMode.NEVER:
         return Resume(fresh="--resume never")
@@ -63,6 +66,20 @@ def resolve_resume(launch: LaunchSpec, attempt: int) -> Resume:
     if policy.resume is ResumeMode.REQUIRED:
         return Resume(notes=notes, refused=f"a checkpoint is required and {root} holds no complete one")
     return Resume(notes=notes, fresh="no complete checkpoint" if skipped else "no checkpoint yet")
+
+
+def _resume_on_branch(launch: LaunchSpec, chosen: str) -> Resume:
+    from gangline.rundir.checkpoints import PASSED_OVER, judge_folder, newest_complete  # noqa: PLC0415 - as above
+
+    root = launch.checkpoint.path or ""
+    found, skipped = newest_complete(root, run_id=launch.run_id, since_attempt=launch.branch_attempt)
+    notes = tuple(f"Checkpoint {one.path}{PASSED_OVER}{one.why_not}." for one in skipped)
+    if found is not None:
+        return Resume(path=str(Path(found.path).absolute()), step=found.step, notes=notes)
+    start = judge_folder(Path(chosen))
+    if not start.complete:
+        return Resume(notes=notes, refused=f"the chosen checkpoint {chosen} cannot be used: {start.why_not}")
+    return Resume(path=chosen, step=start.step, notes=notes)
 
 
 def probe_checkpoint_folder(path: str) -> str:

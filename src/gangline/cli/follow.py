@@ -63,9 +63,11 @@ class Story:
         return True
 
 
-def follow_run(client: Client, run_id: str, wanted: Following) -> int:
+def follow_run(client: Client, run_id: str, wanted: Following, *, detachable: bool = True) -> int:
     """Print until the run is over.
 
+    Args:
+        detachable: Ctrl-C leaves the run alone, and says so; False: the caller ends it.
     Returns:
         The run's outcome as exit code, or 130 when the person detached with Ctrl-C; the run goes on then.
     """
@@ -84,7 +86,8 @@ def follow_run(client: Client, run_id: str, wanted: Following) -> int:
                 _show(item, printer, story)
     except KeyboardInterrupt:
         printer.break_line()
-        say_detached(run_id)
+        if detachable:
+            say_detached(run_id)
         return EXIT_INTERRUPTED
     printer.finish()
     ended = ended or client.run(run_id)

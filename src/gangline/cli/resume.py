@@ -2,37 +2,64 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import click
 
 from gangline.cli import connection
 from gangline.cli.follow import Following, follow_run
 from gangline.cli.options import echo_json, json_option, run_argument
+from gangline.cli.specoptions import ChangeCommand, changes_of, make_spec_options
 from gangline.cli.terminal import say
+from gangline.cli.text import visible
 
 __all__ = ["command"]
 
 
-@click.command("resume")
+class _ResumeCommand(ChangeCommand):
+    advice = (
+        "The run goes on as it was; `gangline resume --help` lists what may change. "
+        "`gangline rerun RUN` makes a new run with other values."
+    )
+
+
+@click.command("resume", cls=_ResumeCommand)
 @run_argument
+@click.option(
+    "--checkpoint",
+    metavar="STEP|DIR|latest|RUN:STEP",
+    help="Go on from this checkpoint instead of the newest; restarts then take what is saved from there on.",
+)
 @click.option("-F", "--follow", is_flag=True, help="Follow the output; exit with the run's code.")
 @json_option()
-def command(*, run: str, follow: bool, as_json: bool) -> int:
+def command(*, run: str, checkpoint: str | None, follow: bool, as_json: bool, **options: Any) -> int:  # noqa: ANN401 - options of the spec
     """Start an ended run again from its newest checkpoint.
 
     The run keeps its id, its code and its history; it gets a new attempt. Runs that failed or were stopped can be
-    resumed.
+    resumed, on other sizes, with other limits and from another checkpoint, too: the history says what was changed.
     """
+    from gangline.client.again import absolute_checkpoint  # noqa: PLC0415 - once there is something to send
+
+    changes = changes_of(options)
     client = connection.connect()
     before = client.run(run)
     next_attempt = 0 if before["attempt"] is None else before["attempt"] + 1
     seen = max((event["seq"] for event in before["events"]), default=-1)
-    resumed = client.resume(before["id"])
+    chosen = absolute_checkpoint(checkpoint, cwd=Path.cwd())
+    resumed = client.resume(before["id"], checkpoint=chosen, changes=changes)
     run_id = resumed["id"]
     if follow:
         say(f"{run_id} is {resumed['phase']} again.", err=as_json)
         return follow_run(client, run_id, Following(attempt=next_attempt, after=seen, as_json=as_json))
     if as_json:
         echo_json(resumed)
-    else:
-        say(f"{run_id} is {resumed['phase']} again; `gangline watch {run_id}` shows it live.")
+        return 0
+    say(f"{run_id} is {resumed['phase']} again; `gangline watch {run_id}` shows it live.")
+    if resumed["revision"] != before["revision"]:
+        told = [event["message"] for event in client.events(run_id, after=seen) if event["kind"] == "revised"]
+        say("\n".join(map(visible, told)))
     return 0
+
+
+command.params += make_spec_options(only_resumable=True)

@@ -10,11 +10,21 @@ import click
 from gangline.cli.argv import SubmitLine, split_line
 from gangline.cli.options import Invocation
 from gangline.domain.errors import InvalidRequest
-from gangline.wire.flags import SpecFlag, spec_flags
+from gangline.wire.flags import SpecFlag, apply_flags, spec_flags
 
-__all__ = ["SubmitCommand", "flag_table", "make_spec_options", "spec_values", "submit_line"]
+__all__ = [
+    "ChangeCommand",
+    "SubmitCommand",
+    "changes_of",
+    "flag_table",
+    "make_spec_options",
+    "rest_of",
+    "spec_values",
+    "submit_line",
+]
 
 _LINE_KEY = "gangline.submit_line"
+_REST_KEY = "gangline.rest"
 _PREFIX = "spec__"
 _SECTIONS = {
     "": "This command",
@@ -63,20 +73,53 @@ class SubmitCommand(click.Command):
         return ["[OPTIONS] [train.py | -m module | notebook.ipynb | -- command] [ARGS]..."]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows: dict[str, list[tuple[str, str]]] = {section: [] for section in _SECTIONS}
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx)
-            if record is not None:
-                rows[getattr(param, "section", "")].append(record)
-        for section, title in _SECTIONS.items():
-            if rows[section]:
-                with formatter.section(title):
-                    formatter.write_dl(rows[section])
+        _format_sections(self, ctx, formatter)
 
 
-def make_spec_options() -> list[click.Parameter]:
-    """An option for every key of the spec that has a flag."""
-    return [SpecOption(flag) for flag in spec_flags()]
+class ChangeCommand(click.Command):
+    """A command about a run that takes options of the spec as what is to be other.
+
+    What stands behind `--` is kept for `rest_of`; an option of `gangline submit` that this command does not have is
+    explained.
+    """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if "--" in args:
+            cut = args.index("--")
+            args, ctx.meta[_REST_KEY] = args[:cut], tuple(args[cut + 1 :])
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            known = next((flag for flag in spec_flags() if error.option_name in _spellings(flag)), None)
+            if known is None:
+                raise
+            if isinstance(ctx.obj, Invocation):
+                ctx.obj.as_json = "--json" in args
+            raise InvalidRequest(
+                f"`gangline {ctx.info_name}` cannot change `{error.option_name}`", fix=getattr(self, "advice", "")
+            ) from error
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        _format_sections(self, ctx, formatter)
+
+
+def make_spec_options(*, only_resumable: bool = False) -> list[click.Parameter]:
+    """An option for every key of the spec that has a flag, without defaults where a run has them already.
+
+    Args:
+        only_resumable: those alone that `gangline resume` may change.
+    """
+    return [SpecOption(flag) for flag in spec_flags() if flag.resumable or not only_resumable]
+
+
+def rest_of(ctx: click.Context) -> tuple[str, ...] | None:
+    """What stood behind `--`; None: there was none."""
+    return ctx.meta.get(_REST_KEY)
+
+
+def changes_of(params: Mapping[str, Any]) -> dict[str, Any]:
+    """What the options of the spec said, as nested values under canonical keys."""
+    return apply_flags({}, spec_values(params))
 
 
 def flag_table(command: click.Command) -> dict[str, bool]:
@@ -102,6 +145,22 @@ def submit_line(ctx: click.Context) -> SubmitLine:
     line = ctx.meta[_LINE_KEY]
     assert isinstance(line, SubmitLine)  # noqa: S101 - set by `SubmitCommand.parse_args`
     return line
+
+
+def _format_sections(command: click.Command, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    rows: dict[str, list[tuple[str, str]]] = {section: [] for section in _SECTIONS}
+    for param in command.get_params(ctx):
+        record = param.get_help_record(ctx)
+        if record is not None:
+            rows[getattr(param, "section", "")].append(record)
+    for section, title in _SECTIONS.items():
+        if rows[section]:
+            with formatter.section(title):
+                formatter.write_dl(rows[section])
+
+
+def _spellings(flag: SpecFlag) -> set[str]:
+    return {spelling for name in flag.names for spelling in name.split("/")}
 
 
 def _help(flag: SpecFlag) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,16 +12,14 @@ import click
 
 from gangline.cli import connection
 from gangline.cli.argv import Entry, file_args, parse_entry
-from gangline.cli.describe import exit_code_of, num_ranks
 from gangline.cli.failure import EXIT_INTERRUPTED
-from gangline.cli.follow import Following, follow_run, say_detached, say_end
 from gangline.cli.options import echo_json, echo_lines, json_option
+from gangline.cli.queued import check_after, finish
 from gangline.cli.specoptions import SubmitCommand, flag_table, make_spec_options, spec_values, submit_line
-from gangline.cli.submitted import list_keys, parse_files, render_dry_run, render_launch, render_submitted
+from gangline.cli.submitted import list_keys, parse_files, render_dry_run, render_launch
 from gangline.cli.templates import RUN_FILE, Template, find_template
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import visible
-from gangline.cli.wait import wait_until_over
 from gangline.domain.errors import InvalidRequest
 from gangline.domain.spec import RunSpec
 from gangline.wire.flags import apply_flags, defaults_from_project
@@ -34,9 +31,6 @@ if TYPE_CHECKING:
     from gangline.client.submission import Prepared
 
 __all__ = ["command"]
-
-_MOST_FOLLOWED = 16
-"""A larger gang is followed by its rank 0 alone."""
 
 _EPILOG = """Examples:
 
@@ -51,15 +45,6 @@ _EPILOG = """Examples:
   gangline submit --template gpt --follow          # something to try
 
 `python train.py` means the script, run by that python. gangline.yaml in the project's root sets defaults."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _After:
-    """What happens once the run is queued."""
-
-    follow: bool
-    wait: bool
-    as_json: bool
 
 
 @click.command("submit", cls=SubmitCommand, epilog=_EPILOG)
@@ -82,15 +67,13 @@ def command(ctx: click.Context, /, **options: Any) -> int:  # noqa: ANN401 - the
     Packs the project's files as they are now, checks everything, queues the run and returns. Options of gangline stand
     before the script; what stands after it belongs to the script, and one `--` between the two is dropped.
     """
-    if options["detach"] and (options["follow"] or options["wait"]):
-        raise InvalidRequest("--detach contradicts --follow and --wait", fix="Keep one of them.")
-    after = _After(follow=options["follow"], wait=options["wait"], as_json=options["as_json"])
+    after = check_after(**{name: options[name] for name in ("follow", "wait", "detach", "as_json")})
     wanted = _build_spec(ctx, _source(options), spec_values(options))
     prepared = _prepare(wanted)
     client = connection.connect()
     if options["dry_run"]:
         return _print_dry_run(client, prepared, wanted.sources, as_json=after.as_json)
-    return _finish(client, _send(client, prepared), after)
+    return finish(client, _send(client, prepared), after)
 
 
 command.params += make_spec_options()
@@ -212,43 +195,3 @@ def _print_dry_run(client: Client, prepared: Prepared, sources: Mapping[str, Seq
     code = {**manifest.code.to_dict(), "num_files": manifest.num_files, "size_bytes": manifest.size_bytes}
     echo_lines([*render_dry_run(prepared.spec, code, sources, terminal), "", *render_launch(launch, terminal)])
     return 0
-
-
-def _finish(client: Client, run: RunDetail, after: _After) -> int:
-    """Say what was queued, then return, wait or follow."""
-    if after.follow:
-        return _follow(client, run, as_json=after.as_json)
-    if not after.as_json:
-        echo_lines(render_submitted(run, Terminal.from_stream()))
-    if after.wait:
-        return _wait(client, run, as_json=after.as_json)
-    if after.as_json:
-        echo_json(run)
-    return 0
-
-
-def _follow(client: Client, run: RunDetail, *, as_json: bool) -> int:
-    """Follow from the first attempt on; what was queued is said on stderr, so that stdout is the ranks' alone."""
-    if as_json:
-        say(json.dumps({"run": run}))
-    else:
-        say("\n".join(render_submitted(run, Terminal.from_stream(sys.stderr))), err=True)
-    ranks = [0] if num_ranks(run) > _MOST_FOLLOWED else None
-    if ranks and not as_json:
-        say(f"Following rank 0 of {num_ranks(run)}; gangline logs {run['id']} --all-ranks has all.", err=True)
-    seen = max((event["seq"] for event in run["events"]), default=-1)
-    return follow_run(client, run["id"], Following(ranks=ranks, attempt=0, after=seen, as_json=as_json))
-
-
-def _wait(client: Client, run: RunDetail, *, as_json: bool) -> int:
-    try:
-        ended = wait_until_over(client, run["id"])
-    except KeyboardInterrupt:
-        say_detached(run["id"])
-        return EXIT_INTERRUPTED
-    assert ended is not None  # noqa: S101 - without a deadline it only returns at the end
-    if as_json:
-        echo_json(client.run(run["id"]))
-    else:
-        echo_lines([say_end(ended, Terminal.from_stream())])
-    return exit_code_of(ended)

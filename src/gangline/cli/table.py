@@ -24,6 +24,8 @@ class Column:
     right: bool = False
     shrink_to: int | None = None
     """Columns that it may be cut down to; None: its values are never cut."""
+    verbatim: bool = False
+    """The title is a name, and stays as it is."""
     drop: int = 0
     """The column with the largest value goes first; 0 stays always."""
     paint: Callable[[Terminal, str, int], str] | None = None
@@ -43,7 +45,15 @@ def render_table(
         max(cell_width(column.title), *(cell_width(row[i]) for row in cells), 0) for i, column in enumerate(columns)
     ]
     shown, widths = _fit(columns, natural, terminal.width - indent)
-    lines = [_line([columns[i].title.upper() for i in shown], shown, widths, columns, terminal)]
+    lines = [
+        _line(
+            [columns[i].title if columns[i].verbatim else columns[i].title.upper() for i in shown],
+            shown,
+            widths,
+            columns,
+            terminal,
+        )
+    ]
     lines = [terminal.paint(line, dim=True) for line in lines]
     for number, row in enumerate(cells):
         lines.append(_line([row[i] for i in shown], shown, widths, columns, terminal, number))

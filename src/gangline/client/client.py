@@ -162,19 +162,57 @@ class Client:
         """Ask a run to stop; its ranks get `grace_s` (default: the spec's) to save."""
         return cast("RunSummary", self._post(f"{_of(run)}/stop", {"grace_s": grace_s}))
 
-    def resume(self, run: str, *, patience_s: float = math.inf) -> RunSummary:
+    def rerun(
+        self,
+        run: str,
+        *,
+        changes: Mapping[str, Any],
+        args: Sequence[str] | None = None,
+        client: Mapping[str, Any],
+        key: str,
+    ) -> RunDetail:
+        """Create a run with the spec and the code of another one; it starts afresh.
+
+        Args:
+            changes: keys of the spec with other values, nested.
+            args: of the entry point; None: the same.
+            client, key: as for `submit`.
+        """
+        body = {"changes": changes, "args": None if args is None else list(args), "client": client, "key": key}
+        return cast("RunDetail", self._post(f"{_of(run)}/rerun", body))
+
+    def debug(self, run: str, *, client: Mapping[str, Any], key: str, **options: Any) -> RunDetail:
+        """Create a run that repeats another one in a smaller world, from where that one would go on.
+
+        Args:
+            client, key: as for `submit`.
+            options: nodes, procs_per_node, checkpoint, fresh, pdb, rank; see docs/reference/http-api.md.
+        """
+        return cast("RunDetail", self._post(f"{_of(run)}/debug", {**options, "client": client, "key": key}))
+
+    def resume(
+        self,
+        run: str,
+        *,
+        checkpoint: str | None = None,
+        changes: Mapping[str, Any] | None = None,
+        patience_s: float = math.inf,
+    ) -> RunSummary:
         """Queue a run that failed or was stopped once more.
 
         Args:
+            checkpoint: a step, `latest`, the folder of a checkpoint, `RUN:STEP` or `RUN:latest`; None: the newest.
+            changes: keys of the spec with other values, nested: sizes, restarts, time limits, priority.
             patience_s: how long to wait for a run that is still ending.
         Raises:
             StillEnding: it did not end in that time.
             Conflict: the run is not over and nobody has asked it to stop, or it has succeeded.
         """
         deadline = time.monotonic() + patience_s
+        body = {"checkpoint": checkpoint, "changes": dict(changes or {})}
         while True:
             try:
-                return cast("RunSummary", self._send("POST", f"{_of(run)}/resume", body={}, retry=False).json())
+                return cast("RunSummary", self._send("POST", f"{_of(run)}/resume", body=body, retry=False).json())
             except StillEnding:  # noqa: PERF203 - a request a turn, and a pause
                 if time.monotonic() >= deadline:
                     raise

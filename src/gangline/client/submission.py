@@ -34,7 +34,7 @@ from gangline.snapshot.pack import Packed, find_root, pack
 from gangline.wire.spec import spec_from_mapping, spec_to_mapping
 from gangline.wire.views import RunDetail
 
-__all__ = ["Prepared", "check", "create", "prepare", "send", "spec", "submit", "upload"]
+__all__ = ["Prepared", "check", "create", "describe_client", "prepare", "send", "spec", "submit", "upload"]
 
 _BATCH_BYTES = 8 << 20
 _LOCAL_POOL = "local"
@@ -149,7 +149,7 @@ def send(prepared: Prepared, *, client: Client, command: Sequence[str] = (), key
 def create(prepared: Prepared, *, client: Client, command: Sequence[str] = (), key: str | None = None) -> RunDetail:
     """Create the run of what has been uploaded; the second half of `send`. Once it is called, there may be a run."""
     return client.submit(
-        spec_to_mapping(prepared.spec), client=_describe_client(prepared.cwd, command), key=key or secrets.token_hex(16)
+        spec_to_mapping(prepared.spec), client=describe_client(prepared.cwd, command), key=key or secrets.token_hex(16)
     )
 
 
@@ -194,10 +194,12 @@ def _place(cwd: Path | None, root: Path | None) -> tuple[Path, Path]:
 
 def _with_checkpoints(spec: RunSpec, cwd: Path) -> RunSpec:
     """The spec with an absolute checkpoint path; files have theirs resolved from their own folder before."""
-    path = spec.checkpoint.path
-    if path is None:
-        return spec
-    return replace(spec, checkpoint=replace(spec.checkpoint, path=resolve_checkpoints(path, folder=str(cwd))))
+    policy = spec.checkpoint
+    path = None if policy.path is None else resolve_checkpoints(policy.path, folder=str(cwd))
+    start = policy.start_from
+    if start is not None and "/" in start:
+        start = resolve_checkpoints(start, folder=str(cwd))
+    return replace(spec, checkpoint=replace(policy, path=path, start_from=start))
 
 
 def _check_workdir(packed: Packed, workdir: str) -> None:
@@ -229,7 +231,8 @@ def _variables(python: Path, environ: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _describe_client(cwd: Path, command: Sequence[str]) -> dict[str, Any]:
+def describe_client(cwd: Path, command: Sequence[str]) -> dict[str, Any]:
+    """Who asks, from which host and folder, by which command line."""
     return {
         "user": owner_name(),
         "host": socket.gethostname(),

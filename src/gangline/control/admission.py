@@ -30,7 +30,7 @@ from gangline.store.rows import NewEvent, NewRun, RunRow
 from gangline.store.store import Store
 from gangline.wire.spec import spec_to_mapping
 
-__all__ = ["Admission", "Admitted"]
+__all__ = ["Admission", "Admitted", "Origin", "render_spec"]
 
 _ID_BYTES = 4
 _ID_TRIES = 50
@@ -45,6 +45,14 @@ class Admitted:
     warnings: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """The run that a run was made from; at most one of the two."""
+
+    rerun_of: str | None = None
+    debug_of: str | None = None
+
+
 class Admission:
     """Lets runs into the queue. Safe for threads."""
 
@@ -55,14 +63,35 @@ class Admission:
         self._clock = clock
         self._objects = ObjectStore(home.path)
 
-    def admit(self, spec: RunSpec, *, client: Mapping[str, Any], dry: bool = False) -> Admitted:
+    def admit(
+        self, spec: RunSpec, *, client: Mapping[str, Any], dry: bool = False, manifest: Manifest | None = None
+    ) -> Admitted:
         """Check everything that can be checked before a run waits.
 
         Args:
             dry: nothing was uploaded; the client has looked for the entry in the tree that it has packed.
+            manifest: of another run's snapshot, all of whose files are here; None: what the spec names was uploaded.
         Raises:
             InvalidRequest: what is wrong, and what would be right.
             NotFound: the snapshot was not uploaded.
+        """
+        spec = self.check_again(spec)
+        warning = None
+        if not dry or spec.snapshot is not None:
+            manifest, warning = self._check_code(spec, manifest)
+        python = find_python(spec.environment.python, client)
+        if spec.checkpoint.path is not None:
+            if spec.checkpoint.resume is ResumeMode.REQUIRED and spec.checkpoint.start_from is None:
+                probe_checkpoint(Path(spec.checkpoint.path))
+            probe_writable(Path(spec.checkpoint.path), "--checkpoint-path")
+        spec = replace(spec, environment=replace(spec.environment, python=python))
+        return Admitted(spec=spec, manifest=manifest, warnings=() if warning is None else (warning,))
+
+    def check_again(self, spec: RunSpec) -> RunSpec:
+        """The spec, complete; every check that looks at nothing but the spec and its pool.
+
+        Raises:
+            InvalidRequest: what is wrong, and what would be right.
         """
         backend = self._backends.get(spec.pool)
         if backend is None:
@@ -72,34 +101,50 @@ class Admission:
         spec = complete_spec(spec, capacity)
         check_spec(spec)
         check_feasible(capacity, demand_of(spec), pool=spec.pool)
-        manifest, warning = (None, None) if dry and spec.snapshot is None else self._check_code(spec)
-        python = find_python(spec.environment.python, client)
-        if spec.checkpoint.path is not None:
-            if spec.checkpoint.resume is ResumeMode.REQUIRED:
-                probe_checkpoint(Path(spec.checkpoint.path))
-            probe_writable(Path(spec.checkpoint.path), "--checkpoint-path")
-        spec = replace(spec, environment=replace(spec.environment, python=python))
-        return Admitted(spec=spec, manifest=manifest, warnings=() if warning is None else (warning,))
+        return spec
+
+    def check_python(self, spec: RunSpec, run_id: str) -> None:
+        """Refuse to go on with a run whose interpreter is gone.
+
+        Raises:
+            SpecInvalid
+        """
+        try:
+            find_python(spec.environment.python, {})
+        except SpecInvalid as error:
+            fix = f"Bring it back, or make a new run with another one: gangline rerun {run_id} --python PATH."
+            raise SpecInvalid(f"Run `{run_id}` cannot go on: {error.what}", fix=fix) from error
 
     def imagine(self, admitted: Admitted) -> RunRow:
         """The row that a run of this spec would have, for a dry run; its id ends in `xxxx`."""
         run_id = f"{run_id_from(admitted.spec.name or '', bytes(4))[:-4]}xxxx"
         return untouched(self._new_run(admitted, run_id=run_id, key=""))
 
-    def queue(self, admitted: Admitted, *, client: Mapping[str, Any], key: str) -> RunRow:
+    def queue(
+        self,
+        admitted: Admitted,
+        *,
+        client: Mapping[str, Any],
+        key: str,
+        origin: Origin | None = None,
+    ) -> RunRow:
         """Make the run directory and the row.
 
+        Args:
+            origin: the run that this one was made from.
         Raises:
             OSError: the run directory cannot be written.
         """
         run_id = self._make_folder(admitted.spec.name or "run")
         folder = self._home.run(run_id)
         try:
-            write_text(folder.spec, _ascii(spec_to_mapping(admitted.spec)), mode=0o600)
+            write_text(folder.spec, render_spec(admitted.spec), mode=0o600)
             if admitted.manifest is not None:
                 write_text(folder.code_manifest, _ascii(admitted.manifest.to_dict()))
             new = replace(self._new_run(admitted, run_id=run_id, key=key), client=dict(client))
             new = replace(new, user=str(client.get("user") or ""))
+            if origin is not None:
+                new = replace(new, rerun_of=origin.rerun_of, debug_of=origin.debug_of)
             write_record(folder, untouched(new), client=new.client)  # last: with it, the run can be adopted
             run = self._store.add_run(new)
         except BaseException:
@@ -113,10 +158,10 @@ class Admission:
         self._store.add_events(run.id, warned)
         return run
 
-    def _check_code(self, spec: RunSpec) -> tuple[Manifest | None, str | None]:
+    def _check_code(self, spec: RunSpec, manifest: Manifest | None) -> tuple[Manifest | None, str | None]:
         if spec.snapshot is None:
             return None, check_entry(spec, ())
-        manifest = self._objects.get_manifest(spec.snapshot.digest)
+        manifest = manifest or self._objects.get_manifest(spec.snapshot.digest)
         paths = {entry.path for entry in manifest.files if entry.kind != "dir"}
         warning = check_entry(spec, paths)
         _check_workdir(spec.snapshot.workdir, manifest)
@@ -158,6 +203,11 @@ class Admission:
             created=self._clock.now(),
             message="Waits for a place.",
         )
+
+
+def render_spec(spec: RunSpec) -> str:
+    """The content of `spec.json`."""
+    return _ascii(spec_to_mapping(spec))
 
 
 def _ascii(obj: Mapping[str, Any]) -> str:

@@ -82,6 +82,11 @@ def _adopt(store: Store, folder: RunDir, now: float) -> bool:
         raise GanglineError("It has no spec.json", fix="Move it away if it is none of Gangline's.")
     spec = spec_from_mapping(raw)
     record, doubt = _record_of(folder, spec)
+    if record.run.revision:
+        raw = read_json(folder.spec_revision(record.run.revision))
+        if raw is None:
+            raise GanglineError(f"It has no {folder.spec_revision(record.run.revision).name}")
+        spec = spec_from_mapping(raw)
     said = "Adopted from its folder: the database did not know this run."
     events = [
         NewEvent(time=record.run.created, kind="submitted", message=f"Submitted to pool `{record.run.pool}`."),

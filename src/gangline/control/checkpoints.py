@@ -16,6 +16,7 @@ from gangline.rundir.checkpoints import (
     FoundCheckpoint,
     find_checkpoints,
     judge,
+    judge_folder,
     newest_complete,
     parse_folder_name,
 )
@@ -36,6 +37,10 @@ class CheckpointFolder:
     run_id: str
     own_only: bool = False
     """Resume takes what this run has saved itself, and nothing else (`resume: never`)."""
+    branch_attempt: int = 0
+    """First attempt that began at `start_from`."""
+    start_from: str | None = None
+    """The checkpoint that a person has chosen: only what was saved from there on is newer."""
 
 
 def list_checkpoints(rows: Sequence[CheckpointRow], folder: CheckpointFolder) -> list[CheckpointView]:
@@ -45,7 +50,7 @@ def list_checkpoints(rows: Sequence[CheckpointRow], folder: CheckpointFolder) ->
     """
     try:
         found = find_checkpoints(folder.root)
-        chosen, _ = newest_complete(folder.root, run_id=folder.run_id if folder.own_only else None)
+        chosen = _choose(folder)
         owners = {path.name: str(note.get("run_id") or "") for path, note in list_saves(folder.root)}
     except OSError as error:
         why = f"the checkpoint folder cannot be read ({error.strerror or error})"
@@ -59,6 +64,14 @@ def list_checkpoints(rows: Sequence[CheckpointRow], folder: CheckpointFolder) ->
         if key == target or _is_own(one, folder.run_id, owners):
             views.append(_unrecorded(one, folder.run_id, latest=key == target))
     return sorted(views, key=lambda view: (view["step"], view["attempt"], view["time"]))
+
+
+def _choose(folder: CheckpointFolder) -> FoundCheckpoint | None:
+    """What a resume would take; `agent/storage.py: resolve_resume` does the same."""
+    if folder.start_from is None:
+        return newest_complete(folder.root, run_id=folder.run_id if folder.own_only else None)[0]
+    found, _ = newest_complete(folder.root, run_id=folder.run_id, since_attempt=folder.branch_attempt)
+    return found or judge_folder(Path(folder.start_from))
 
 
 def _key(path: Path) -> str:

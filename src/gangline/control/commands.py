@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy.exc import DBAPIError
 
 from gangline.control.admission import Admission
+from gangline.control.again import Again, DebugRequest, RerunRequest, ResumeRequest
 from gangline.control.checkpoints import CheckpointFolder, list_checkpoints
 from gangline.control.decide import STOPPED_EXIT_CODE
 from gangline.control.launching import dry_launch
@@ -57,6 +58,9 @@ _MOST_TRIES = 20
 """How often a command that lost a race with the reconciler looks again."""
 
 
+_AS_IT_WAS = ResumeRequest()
+
+
 class Commands:
     """The verbs of the HTTP API.
 
@@ -81,6 +85,7 @@ class Commands:
         self._poke = poke
         self._specs = Specs(store)
         self._admission = Admission(store=store, backends=backends, home=home, clock=clock)
+        self._again = Again(store=store, home=home, specs=self._specs, admission=self._admission, clock=clock)
 
     # submit
 
@@ -90,7 +95,7 @@ class Commands:
         Raises:
             InvalidRequest, NotFound: as `submit`.
         """
-        admitted = self._admission.admit(spec, client={}, dry=True)
+        admitted = self._admission.admit(self._again.resolve_start(spec), client={}, dry=True)
         run = self._admission.imagine(admitted)
         return dry_launch(self._backends[run.pool], admitted.spec, run, self._home.run(run.id))
 
@@ -103,8 +108,29 @@ class Commands:
         """
         run = self._store.run_by_key(key)
         if run is None:
-            run = self._admission.queue(self._admission.admit(spec, client=client), client=client, key=key)
+            admitted = self._admission.admit(self._again.resolve_start(spec), client=client)
+            run = self._admission.queue(admitted, client=client, key=key)
             self._poke()
+        return self.detail(run.id)
+
+    def rerun(self, run_id: str, request: RerunRequest, *, client: Mapping[str, Any], key: str) -> RunDetail:
+        """Queue a new run with the spec and the code of another one.
+
+        Raises:
+            InvalidRequest, NotFound: nothing is left behind.
+        """
+        run = self._again.rerun(run_id, request, client=client, key=key)
+        self._poke()
+        return self.detail(run.id)
+
+    def debug(self, run_id: str, request: DebugRequest, *, client: Mapping[str, Any], key: str) -> RunDetail:
+        """Queue a run that repeats another one in a smaller world, for a person to look at.
+
+        Raises:
+            InvalidRequest, NotFound: nothing is left behind.
+        """
+        run = self._again.debug(run_id, request, client=client, key=key)
+        self._poke()
         return self.detail(run.id)
 
     # look
@@ -160,10 +186,15 @@ class Commands:
 
     def checkpoints(self, run_id: str) -> list[CheckpointView]:
         """Checkpoints of a run, by step, each with its state; what a resume would take is the latest."""
-        policy = self._specs.get(run_id).checkpoint
-        root = Path(policy.path) if policy.path else self._home.run(run_id).checkpoints
-        own_only = policy.resume is ResumeMode.NEVER
-        folder = CheckpointFolder(root=root, run_id=run_id, own_only=own_only)
+        run = self._store.run(run_id)
+        saved, policy = self._again.saved_by(run), self._specs.get(run).checkpoint
+        folder = CheckpointFolder(
+            root=Path(saved.root),
+            run_id=run_id,
+            own_only=policy.resume is ResumeMode.NEVER,
+            branch_attempt=saved.branch_attempt,
+            start_from=saved.start_from,
+        )
         return list_checkpoints(self._store.checkpoints(run_id), folder)
 
     def metrics(self, run_id: str) -> dict[str, float | None]:
@@ -232,12 +263,13 @@ class Commands:
                 return summary_view(stopped)
         raise Conflict(f"Run `{run_id}` kept changing while it was to be stopped", fix="Try again.")
 
-    def resume(self, run_id: str, *, by: str) -> RunSummary:
+    def resume(self, run_id: str, request: ResumeRequest = _AS_IT_WAS, *, by: str) -> RunSummary:
         """Queue a run again that has failed or was stopped.
 
-        Next attempt, from its newest checkpoint, with fresh budgets.
+        Next attempt, from its newest checkpoint or the one that is named, with fresh budgets.
 
         Raises:
+            InvalidRequest, NotFound: the request cannot be met.
             StillEnding: it was asked to stop, or still holds machines.
             Conflict: the run is not over, or has succeeded.
         """
@@ -248,7 +280,7 @@ class Commands:
             fix = "Submit it again to train anew." if run.phase is Phase.SUCCEEDED else "Stop it first."
             stands = "has succeeded" if run.phase is Phase.SUCCEEDED else f"is {run.phase}"
             raise Conflict(f"Run `{run_id}` {stands}", why="Only what failed or was stopped is resumed", fix=fix)
-        move = Move(phase=Phase.QUEUED, message=f"Resumed by {by}.", reopen=True, changes=_reopened(run))
+        move = self._again.reopen(run, request, by=by, changes=_reopened(run))
         moved = self._store.move(run, move, at=self._clock.now())
         if moved is None:
             raise Conflict(f"Run `{run_id}` was changed by somebody else just now", fix="Look at it, and try again.")
@@ -285,7 +317,7 @@ class Commands:
 
     def _tell(self, run: RunRow) -> None:
         """Write the request now; should the server be killed before, the reconciler writes it."""
-        policy = self._specs.get(run.id).stop.grace_s
+        policy = self._specs.get(run).stop.grace_s
         ask_stop(self._home.run(run.id), run, grace_s=policy if run.stop_grace_s is None else run.stop_grace_s)
 
     def _stop_unstored(self, run: RunRow, grace_s: float | None, by: str, error: Exception) -> StorageFull:

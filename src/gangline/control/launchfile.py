@@ -33,6 +33,8 @@ class LaunchTerms:
     restarts_used: Mapping[Budget, int] = field(default_factory=dict)
     control_offset: int = 0
     """Size of `control.jsonl`: requests before it were for earlier launches."""
+    branch_attempt: int = 0
+    """First attempt that began at the checkpoint that the spec names."""
     delay_s: float = 0.0
     default_checkpoints: str = ""
     """Folder for checkpoints where the spec names none."""
@@ -86,6 +88,8 @@ def render_launch(spec: RunSpec, terms: LaunchTerms) -> dict[str, Any]:
         "snapshot_digest": None if spec.snapshot is None else spec.snapshot.digest,
         "objects": None if spec.snapshot is None else terms.objects,
         "control_offset": terms.control_offset,
+        "branch_attempt": terms.branch_attempt,
+        "pdb_rank": spec.pdb_rank,
         "delay_s": terms.delay_s,
         "answers": terms.answers,
     }

@@ -105,6 +105,7 @@ class Launcher:
             token=secrets.token_hex(_TOKEN_BYTES),
             restarts_used=used,
             control_offset=control_size(run_dir),
+            branch_attempt=run.branch_attempt,
             default_checkpoints=str(run_dir.checkpoints),
             answers=str(self._home.answers),
             objects=str(self._home.objects) if Capability.SHARED_FILES in backend.capabilities else None,

@@ -63,7 +63,7 @@ class Queue:
         asked = [
             WaitingRun(
                 run_id=run.id,
-                demand=demand_of(self._specs.get(run.id)),
+                demand=demand_of(self._specs.get(run)),
                 priority=run.priority,
                 submitted=run.created,
             )
@@ -99,7 +99,7 @@ def live_gangs(held: Sequence[RunRow], specs: Specs) -> list[LiveGang]:
     return [
         LiveGang(
             run_id=run.id,
-            demand=replace(demand_of(specs.get(run.id)), nodes=len(run.placement)),
+            demand=replace(demand_of(specs.get(run)), nodes=len(run.placement)),
             placements=tuple(
                 NodePlacement(node=node, devices=tuple(devices)) for node, devices in enumerate(run.placement)
             ),

@@ -157,7 +157,7 @@ class Reconciler:
         self._apply(run, decide(facts), watch)
 
     def _facts(self, run: RunRow, observation: Observation | None, watch: _Watch, ingested: Ingested) -> Facts:
-        spec, now = self._specs.get(run.id), self._clock.now()
+        spec, now = self._specs.get(run), self._clock.now()
         run_dir = self._home.run(run.id)
         is_lost = watch.times_gone > 1 and ingested.is_drained
         words = _agent_words(run_dir, run) if is_lost else ""
@@ -224,7 +224,7 @@ class Reconciler:
             return
         try:
             used = decide_used(run, self._store.attempts(run.id))
-            self._launcher.launch(run, self._specs.get(run.id), self._backends[run.pool], used=used)
+            self._launcher.launch(run, self._specs.get(run), self._backends[run.pool], used=used)
         except NoCapacity as error:
             self._nothing_started(run, _requeued(error, now + _NO_CAPACITY_RETRY_S))
         except Rejected as error:

@@ -19,26 +19,27 @@ _MOST_KEPT = 4096
 
 
 class Specs:
-    """Specs by run id; they never change, so each is read once. Safe for threads."""
+    """Specs of runs; each revision of one is read once. Safe for threads."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._kept: OrderedDict[str, RunSpec] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, int], RunSpec] = OrderedDict()
         self._lock = Lock()
 
-    def get(self, run_id: str) -> RunSpec:
+    def get(self, run: RunRow) -> RunSpec:
         """The spec of a run.
 
         Raises:
             NotFound: there is no such run.
         """
+        key = (run.id, run.revision)
         with self._lock:
-            if run_id in self._kept:
-                self._kept.move_to_end(run_id)
-                return self._kept[run_id]
-        spec = spec_from_mapping(self._store.spec_and_client(run_id)[0])
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        spec = spec_from_mapping(self._store.spec_and_client(run.id)[0])
         with self._lock:
-            self._kept[run_id] = spec
+            self._kept[key] = spec
             if len(self._kept) > _MOST_KEPT:
                 self._kept.popitem(last=False)
         return spec

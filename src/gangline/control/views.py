@@ -63,6 +63,9 @@ def summary_view(run: RunRow) -> RunSummary:
         total_steps=run.total_steps,
         labels=dict(run.labels),
         version=run.version,
+        rerun_of=run.rerun_of,
+        debug_of=run.debug_of,
+        revision=run.revision,
     )
 
 

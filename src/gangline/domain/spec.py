@@ -171,6 +171,12 @@ class CheckpointPolicy:
         "auto: start from the newest complete checkpoint, if any; required: fail without one; never: start fresh.",
         "--resume",
     )
+    start_from: str | None = _f(
+        None,
+        "Checkpoint to start from, instead of the newest one: a folder, RUN:STEP or RUN:latest. "
+        "Restarts go on from what the run itself has saved since.",
+        "--from-checkpoint",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,3 +314,4 @@ class RunSpec:
     inherited_env: Mapping[str, str] = _f(
         None, "Variables taken from the submitting shell by name pattern; filled in at submit.", factory=dict
     )
+    pdb_rank: int | None = _f(None, "Rank that waits for a person in a debugger; filled in by `gangline debug --pdb`.")

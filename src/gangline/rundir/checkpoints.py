@@ -30,6 +30,7 @@ __all__ = [
     "find_checkpoints",
     "folder_name",
     "judge",
+    "judge_folder",
     "list_checkpoint_folders",
     "list_files",
     "newest_complete",
@@ -97,15 +98,18 @@ def find_checkpoints(root: str | os.PathLike[str], *, checksums: bool = False) -
 
 
 def newest_complete(
-    root: str | os.PathLike[str], *, run_id: str | None = None, checksums: bool = False
+    root: str | os.PathLike[str], *, run_id: str | None = None, since_attempt: int = 0, checksums: bool = False
 ) -> tuple[FoundCheckpoint | None, list[FoundCheckpoint]]:
     """The checkpoint to resume from, and the newer folders that were passed over, newest first, with their `why_not`.
 
     Args:
         run_id: only checkpoints that this run has committed count; None: those of any run.
+        since_attempt: older attempts are not looked at.
     """
     skipped: list[FoundCheckpoint] = []
     for path in reversed(list_checkpoint_folders(root)):
+        if (parse_folder_name(path.name) or (0, 0, 0))[1] < since_attempt:
+            continue
         found = judge(path, checksums=checksums)
         if found.complete and run_id in {None, found.run_id}:
             return found, skipped
@@ -124,6 +128,14 @@ def render_choice(
     if found is None:
         return [*lines, f"no complete checkpoint in {os.fspath(root)}, starting fresh"]
     return [*lines, f"resuming from {found.path}"]
+
+
+def judge_folder(path: Path) -> FoundCheckpoint:
+    """Say whether a folder that a person named, or a link to one, is a complete checkpoint."""
+    real = Path(os.path.realpath(path))
+    if parse_folder_name(real.name) is None:
+        return FoundCheckpoint(path=path, step=0, attempt=0, why_not="its name is not that of a checkpoint folder")
+    return judge(real)
 
 
 def judge(path: Path, *, checksums: bool = False) -> FoundCheckpoint:

@@ -156,6 +156,7 @@ def retain(
     keep_last: int,
     run_id: str,
     attempt: int,
+    branch_attempt: int = 0,
     protect: Iterable[str | os.PathLike[str]] = (),
 ) -> list[FoundCheckpoint]:
     """Remove what is over `keep_last` of this run's complete checkpoints, and what its older attempts left unfinished.
@@ -167,6 +168,7 @@ def retain(
     Args:
         keep_last: 0 keeps every complete checkpoint.
         attempt: the one that is running.
+        branch_attempt: what older attempts saved counts as older, whatever its step: training went back before it.
     Returns:
         The complete checkpoints that were removed, oldest first.
     """
@@ -175,6 +177,7 @@ def retain(
     found = find_checkpoints(root)
     guarded = {os.path.realpath(path) for path in [*protect, root / LATEST]}
     mine = [one for one in found if one.complete and one.run_id == run_id]
+    mine.sort(key=lambda one: one.attempt >= branch_attempt)
     surplus = mine[:-keep_last] if keep_last > 0 else []
     removed = [one for one in surplus if os.path.realpath(one.path) not in guarded and _remove(one.path)]
     _remove_unfinished(root, found, run_id=run_id, attempt=attempt)

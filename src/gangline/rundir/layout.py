@@ -2,6 +2,7 @@
 
     <run>/spec.json                          the spec, frozen at submit
     <run>/run.json                           what the server has decided of the run, should its database be lost
+    <run>/spec.001.json                      the spec as `gangline resume` has changed it, for the first time
     <run>/code/                              the restored snapshot
     <run>/code.json                          manifest of the snapshot
     <run>/code.restored                      its time: when `code/` was last seen to be what the manifest says
@@ -27,6 +28,7 @@
     <run>/attempts/0/rank-00003.index        time to offset of the log, kept by the agent
     <run>/attempts/0/rank-00003.error.json   the exception that ended the rank
     <run>/attempts/0/rank-00003.stacks       stack dumps
+    <run>/attempts/0/rank-00003.pdb          socket at which a person debugs the rank
     <run>/attempts/0/rank-00003.cooperative  exists once the rank handles the stop signal by `gangline.should_stop()`
 
 Standard library only.
@@ -101,6 +103,9 @@ class AttemptDir:
     def stacks(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.stacks"
 
+    def pdb(self, rank: int) -> Path:
+        return self.path / f"rank-{rank:05d}.pdb"
+
     def cooperative(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.cooperative"
 
@@ -151,6 +156,9 @@ class RunDir:
     @property
     def spec(self) -> Path:
         return self.path / "spec.json"
+
+    def spec_revision(self, number: int) -> Path:
+        return self.path / f"spec.{number:03d}.json"
 
     @property
     def record(self) -> Path:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
+from gangline.control.again import ResumeRequest
 from gangline.domain.errors import InvalidRequest, nearest
 from gangline.domain.phase import TERMINAL, Phase
 from gangline.server.answers import MOST, json_answer
@@ -44,7 +45,16 @@ class StopBody(_Body):
 
 
 class ResumeBody(_Body):
-    """Nothing yet."""
+    """Where the run goes on, and what is other from now on."""
+
+    checkpoint: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A step, `latest`, a checkpoint's folder, `RUN:STEP` or `RUN:latest`; null: the newest.",
+    )
+    changes: dict[str, Any] = Field(
+        default={}, description="Keys of the spec with other values: sizes, restarts, time limits, priority."
+    )
 
 
 def make_router(parts: Parts) -> APIRouter:
@@ -127,9 +137,10 @@ def _add_moves(router: APIRouter, parts: Parts) -> None:
         return json_answer(parts.commands.stop(run_id, grace_s=body.grace_s, by=parts.owner))
 
     @router.post("/runs/{run}/resume", response_model=RunSummary)
-    def resume_run(run: str, body: ResumeBody) -> Response:  # noqa: ARG001 - an unknown key is refused
+    def resume_run(run: str, body: ResumeBody) -> Response:
         """Queue a run that failed or was stopped once more."""
-        return json_answer(parts.commands.resume(parts.commands.find(run), by=parts.owner))
+        request = ResumeRequest(checkpoint=body.checkpoint, changes=body.changes)
+        return json_answer(parts.commands.resume(parts.commands.find(run), request, by=parts.owner))
 
 
 def _add_history(router: APIRouter, parts: Parts) -> None:

@@ -45,11 +45,13 @@ class NewRun:
     snapshot: str | None
     created: float
     message: str = ""
+    rerun_of: str | None = None
+    debug_of: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """Everything of a run but its spec and its client, which never change and are large."""
+    """Everything of a run but its spec and its client, which are large."""
 
     id: str
     key: str
@@ -92,6 +94,14 @@ class RunRow:
     stop_by: str | None
     unread: bool = False
     """The run was adopted from its folder, and what that holds was not read to its end yet."""
+    rerun_of: str | None = None
+    """Run whose spec and code this one has taken over."""
+    debug_of: str | None = None
+    """Run that this one repeats in a smaller world, for a person to look at."""
+    branch_attempt: int = 0
+    """First attempt that began at the checkpoint that the spec names (`start_from`)."""
+    revision: int = 0
+    """How often `gangline resume` has changed the spec."""
 
     @property
     def state(self) -> RunState:
@@ -162,6 +172,7 @@ class Move:
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Further columns of the run."""
     attempts: Sequence[AttemptRow] = ()
+    events: Sequence[NewEvent] = ()
     reopen: bool = False
     """A person asked to resume a run that has ended; see `domain.phase.advance`."""
 

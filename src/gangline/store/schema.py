@@ -83,6 +83,10 @@ runs = Table(
     Column("stop_grace_s", Double),
     Column("stop_by", Text),
     Column("unread", Boolean, nullable=False),  # adopted from its folder, which was not read to its end yet
+    Column("rerun_of", String(64)),
+    Column("debug_of", String(64)),
+    Column("branch_attempt", Integer, nullable=False),  # first attempt that began at the spec's start_from
+    Column("revision", Integer, nullable=False),  # how often `gangline resume` has changed the spec
     Index(None, "phase"),
     Index(None, "created"),
     Index(None, "name"),

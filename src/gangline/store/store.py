@@ -92,6 +92,7 @@ class Store:
         values = {name: getattr(new, name) for name in NewRun.__dataclass_fields__}
         start = {"phase": Phase.QUEUED.value, "version": 0, "launch": 0, "launch_restarts": {}, "budget_from": 0}
         start["unread"] = False
+        start |= {"branch_attempt": 0, "revision": 0}
         text = {"name": clean_text(new.name), "user": clean_text(new.user), "message": clean_text(new.message)}
         try:
             with self._database.writing() as conn:
@@ -243,7 +244,7 @@ class Store:
             if not _guarded_update(conn, run, values):
                 return None
             history.put_attempts(conn, run.id, move.attempts)
-            history.add_events(conn, run.id, [_phase_event(change, at)])
+            history.add_events(conn, run.id, [_phase_event(change, at), *move.events])
             moved = _one(conn, run.id)
         self.on_changed(run.id)
         return moved

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+from gangline.control.again import DebugRequest, RerunRequest, ResumeRequest
 from gangline.domain.errors import NotFound
 from gangline.domain.gang import Launch
 from gangline.domain.spec import RunSpec
@@ -39,6 +40,9 @@ def make_summary(**overrides: Any) -> RunSummary:  # noqa: ANN401 - as many type
         "total_steps": None,
         "labels": {},
         "version": 2,
+        "rerun_of": None,
+        "debug_of": None,
+        "revision": 0,
     }
     return cast("RunSummary", {**summary, **overrides})
 
@@ -95,6 +99,14 @@ class FakeCommands:
             self.details[run_id] = make_detail(self.runs[run_id], spec=spec_to_mapping(spec), client=client)
         return self.details[self._by_key[key]]
 
+    def rerun(self, run_id: str, request: RerunRequest, *, client: Mapping[str, Any], key: str) -> RunDetail:
+        self.calls.append(("rerun", run_id, request, dict(client), key))
+        return self._make_from(run_id, {"rerun_of": run_id}, client)
+
+    def debug(self, run_id: str, request: DebugRequest, *, client: Mapping[str, Any], key: str) -> RunDetail:
+        self.calls.append(("debug", run_id, request, dict(client), key))
+        return self._make_from(run_id, {"debug_of": run_id}, client)
+
     def find(self, run: str) -> str:
         """As the real one: an id, a unique beginning, or `latest`."""
         if run == "latest" and self.runs:
@@ -136,8 +148,8 @@ class FakeCommands:
         self.calls.append(("stop", run_id, grace_s, by))
         return self._move(run_id, "stopping")
 
-    def resume(self, run_id: str, *, by: str) -> RunSummary:
-        self.calls.append(("resume", run_id, by))
+    def resume(self, run_id: str, request: ResumeRequest, *, by: str) -> RunSummary:
+        self.calls.append(("resume", run_id, request, by))
         return self._move(run_id, "queued")
 
     def events(self, run_id: str, *, after: int = -1) -> list[EventView]:
@@ -160,6 +172,12 @@ class FakeCommands:
         """Runs that are live, and runs that wait."""
         phases = [run["phase"] for run in self.runs.values()]
         return phases.count("running"), phases.count("queued")
+
+    def _make_from(self, run_id: str, origin: Mapping[str, str], client: Mapping[str, Any]) -> RunDetail:
+        made = make_summary(id=f"{run_id}-again", phase="queued", **origin)
+        self.runs[made["id"]] = made
+        self.details[made["id"]] = make_detail(made, spec={}, client=client)
+        return self.details[made["id"]]
 
     def _move(self, run_id: str, phase: str) -> RunSummary:
         before = self.runs[run_id]

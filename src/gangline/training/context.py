@@ -34,6 +34,8 @@ class Context:
     """Absolute; by default `./checkpoints` when the script runs without Gangline."""
     keep_last: int = _DEFAULT_KEEP_LAST
     """Newest checkpoints that are kept; 0 keeps all."""
+    branch_attempt: int = 0
+    """Checkpoints of older attempts lie on another branch: a person chose an earlier one to go on from."""
     resume: Path | None = None
     """Checkpoint that this attempt starts from, the same on all ranks; `latest_checkpoint` also works alone."""
     is_gangline: bool = False
@@ -58,6 +60,7 @@ def parse_context(env: Mapping[str, str]) -> Context:
         run_dir=_path(env, "GANGLINE_RUN_DIR"),
         checkpoint_dir=_path(env, "GANGLINE_CHECKPOINT_DIR") or Path("checkpoints").absolute(),
         keep_last=_number(env, "GANGLINE_KEEP_LAST", default=_DEFAULT_KEEP_LAST),
+        branch_attempt=_number(env, "GANGLINE_BRANCH_ATTEMPT"),
         resume=_path(env, "GANGLINE_RESUME"),
         is_gangline=bool(run_id),
     )

@@ -184,6 +184,7 @@ class Saver:
                 keep_last=context.keep_last,
                 run_id=context.run_id,
                 attempt=made.attempt,
+                branch_attempt=context.branch_attempt,
                 protect=[made.path, *session.resumed_from()],
             )
         except OSError as error:

@@ -42,6 +42,7 @@ class SpecFlag:
     is_bool: bool
     metavar: str
     default: Any
+    resumable: bool
 
 
 def spec_flags() -> list[SpecFlag]:
@@ -110,6 +111,7 @@ def _flag(key: Key) -> SpecFlag:
         is_bool=key.kind is Kind.BOOLEAN,
         metavar=_metavar(key),
         default=key.default,
+        resumable=key.resumable,
     )
 
 

@@ -55,6 +55,8 @@ class Key:
     """May be negative."""
     filled_in: bool
     """The client fills it in at submit; no file may set it."""
+    resumable: bool
+    """`gangline resume` may change it: how a run is held and watched, never what it computes."""
 
     @property
     def spelling(self) -> str:
@@ -71,7 +73,9 @@ _POSITIVE = frozenset(
     {"nodes", "min_nodes", "procs_per_node", "cpus_per_rank", "memory_bytes", "time_limit_s", "start_timeout_s"}
 )
 _SIGNED = frozenset({"priority"})
-_FILLED_IN = frozenset({"snapshot", "inherited_env"})
+_RESUMABLE_SECTIONS = frozenset({"resources", "restarts", "stop", "watch", "logs", "preflight"})
+_RESUMABLE_KEYS = frozenset({("priority",), ("checkpoint", "keep_last")})
+_FILLED_IN = frozenset({"snapshot", "inherited_env", "pdb_rank"})
 
 
 @cache
@@ -117,6 +121,7 @@ def _key(field: dataclasses.Field[Any], path: Path, inner: Any, *, optional: boo
         positive=field.name in _POSITIVE,
         signed=field.name in _SIGNED,
         filled_in=path[0] in _FILLED_IN,
+        resumable=path[0] in _RESUMABLE_SECTIONS or path in _RESUMABLE_KEYS,
     )
 
 

@@ -15,6 +15,7 @@ __all__ = [
     "AttemptView",
     "CheckpointView",
     "CodeView",
+    "DifferenceView",
     "ErrorBody",
     "ErrorView",
     "EventView",
@@ -61,6 +62,12 @@ class RunSummary(TypedDict):
     labels: dict[str, str]
     version: int
     """Grows with every move of the run; what `GET /runs/{id}/wait` waits to see change."""
+    rerun_of: str | None
+    """Run whose spec and code this one took over."""
+    debug_of: str | None
+    """Run that this one repeats in a smaller world, for a person to look at."""
+    revision: int
+    """How often `gangline resume` has changed the spec; the history says what."""
 
 
 class FailureView(TypedDict):
@@ -187,6 +194,14 @@ class CodeView(TypedDict):
     """What was left out: {"path", "rule", "num_files", "size_bytes"}."""
     fault: str
     """Why nothing more than `digest` and `workdir` is known; "" where all is."""
+
+
+class DifferenceView(TypedDict):
+    """One dotted key under which things that are compared do not all have the same."""
+
+    key: str
+    values: list[Any]
+    """One for each of them, in their order; null where one has no such key."""
 
 
 class EventView(TypedDict):

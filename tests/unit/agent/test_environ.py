@@ -52,6 +52,7 @@ def test_the_contract_is_complete(make_launch: Callable[..., LaunchSpec]) -> Non
         "GANGLINE_RESUME": "/ckpt/step",
         "GANGLINE_CHECKPOINT_DIR": "/ckpt",
         "GANGLINE_KEEP_LAST": "3",
+        "GANGLINE_BRANCH_ATTEMPT": "0",
         "GANGLINE_NODE": "1",
         "OMP_NUM_THREADS": "4",
         "PYTHONUNBUFFERED": "1",

@@ -62,6 +62,8 @@ def _install(settings: "dict[str, str]") -> None:
         settings = _serve(settings)
     _offer_gangline(bundle)
     _report_failure(settings["error"])
+    if "pdb" in settings:
+        _let_debug(settings["pdb"])
     try:
         _register_stacks(settings)
     except (OSError, ValueError, RuntimeError, AttributeError) as trouble:  # no such signal here, a low limit of files
@@ -111,6 +113,15 @@ def _report_failure(error_path: str) -> None:
 
     sys.exit = exit_and_tell  # type: ignore[assignment]
     _borrow("atexit").register(at_exit)
+
+
+def _let_debug(path: str) -> None:
+    """In a run that is debugged: stop for a person at this rank, or not at all."""
+    functions = _load("debugger.py")
+    try:
+        functions["pass_by"]() if path == "-" else functions["install"](path)  # type: ignore[operator]
+    except OSError as trouble:
+        os.write(2, f"gangline: no debugger can be reached in this rank: {trouble}\n".encode("utf-8", "replace"))
 
 
 def _register_stacks(settings: "dict[str, str]") -> None:

@@ -54,6 +54,10 @@ def upgrade() -> None:
         sa.Column("stop_grace_s", sa.Double(), nullable=True),
         sa.Column("stop_by", sa.Text(), nullable=True),
         sa.Column("unread", sa.Boolean(), nullable=False),
+        sa.Column("rerun_of", sa.String(length=64), nullable=True),
+        sa.Column("debug_of", sa.String(length=64), nullable=True),
+        sa.Column("branch_attempt", sa.Integer(), nullable=False),
+        sa.Column("revision", sa.Integer(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_runs")),
         sa.UniqueConstraint("key", name=op.f("uq_runs_key")),
     )
