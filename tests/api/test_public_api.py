@@ -45,6 +45,7 @@ CONTEXT_FIELDS = [
     "run_dir",
     "checkpoint_dir",
     "keep_last",
+    "branch_attempt",
     "resume",
     "is_gangline",
 ]

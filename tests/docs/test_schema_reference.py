@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import gangline.wire.compared
 import gangline.wire.views
 from gangline.domain.spec import RunSpec
 from gangline.wire.schema import Key, Kind, keys, sections
@@ -70,7 +71,8 @@ def default(key: Key) -> str:
 
 
 def render_json() -> str:
-    tree = ast.parse(Path(gangline.wire.views.__file__).read_text(encoding="utf-8"))
+    files = (gangline.wire.views.__file__, gangline.wire.compared.__file__)
+    tree = ast.parse("\n".join(Path(file).read_text(encoding="utf-8") for file in files))
     lines: list[str] = []
     for view in (node for node in tree.body if isinstance(node, ast.ClassDef)):
         base = ast.unparse(view.bases[0])

@@ -21,6 +21,7 @@ from gangline.client.follow import Follow
 from gangline.client.http import httpx
 from gangline.domain.errors import NotFound, StillEnding
 from gangline.domain.phase import TERMINAL, Phase
+from gangline.wire.compared import CompareView, RanksView
 from gangline.wire.views import (
     CheckpointView,
     EventView,
@@ -217,6 +218,18 @@ class Client:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_ENDING_S)
+
+    def compare(self, runs: Sequence[str], *, code: bool = False) -> CompareView:
+        """What differs between two or more runs.
+
+        Args:
+            code: with the differences of each file, line by line.
+        """
+        return cast("CompareView", self._get("/compare", {"run": list(runs), "code": code}))
+
+    def compare_ranks(self, run: str, *, attempt: int | None = None) -> RanksView:
+        """What differs between the workers of a run; attempt None: the newest."""
+        return cast("RanksView", self._get(f"{_of(run)}/ranks", {"attempt": attempt}))
 
     def events(self, run: str, *, after: int = -1) -> list[EventView]:
         """The run's history after the entry with that `seq`."""

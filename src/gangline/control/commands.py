@@ -5,7 +5,7 @@ Called from any thread; slow work is left to the reconciler.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from sqlalchemy.exc import DBAPIError
 from gangline.control.admission import Admission
 from gangline.control.again import Again, DebugRequest, RerunRequest, ResumeRequest
 from gangline.control.checkpoints import CheckpointFolder, list_checkpoints
+from gangline.control.compare import Comparer
 from gangline.control.decide import STOPPED_EXIT_CODE
 from gangline.control.launching import dry_launch
 from gangline.control.lookup import find_run
@@ -42,6 +43,7 @@ from gangline.store.chart import decide_buckets
 from gangline.store.full import says_full
 from gangline.store.rows import Move, RunRow
 from gangline.store.store import Store
+from gangline.wire.compared import CompareView, RanksView
 from gangline.wire.views import (
     CheckpointView,
     EventView,
@@ -85,6 +87,7 @@ class Commands:
         self._poke = poke
         self._specs = Specs(store)
         self._admission = Admission(store=store, backends=backends, home=home, clock=clock)
+        self._comparer = Comparer(store=store, home=home, detail=self.detail)
         self._again = Again(store=store, home=home, specs=self._specs, admission=self._admission, clock=clock)
 
     # submit
@@ -179,6 +182,14 @@ class Commands:
             duration_s=duration_s(run, self._clock.now()),
             client=client,
         )
+
+    def compare(self, run_ids: Sequence[str], *, code: bool) -> CompareView:
+        """What differs between runs; see `Comparer.compare`."""
+        return self._comparer.compare(run_ids, code=code)
+
+    def compare_ranks(self, run_id: str, *, attempt: int | None) -> RanksView:
+        """What differs between the workers of a run; see `Comparer.compare_ranks`."""
+        return self._comparer.compare_ranks(run_id, attempt=attempt)
 
     def events(self, run_id: str, *, after: int = -1) -> list[EventView]:
         """The history of a run, from the event after number `after` on."""

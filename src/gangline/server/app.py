@@ -8,7 +8,16 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from gangline.domain.version import VERSION
-from gangline.server import errors, routes_again, routes_code, routes_logs, routes_machines, routes_runs, routes_server
+from gangline.server import (
+    errors,
+    routes_again,
+    routes_code,
+    routes_compare,
+    routes_logs,
+    routes_machines,
+    routes_runs,
+    routes_server,
+)
 from gangline.server.auth import Gate
 from gangline.server.parts import Parts
 from gangline.wire.views import ErrorBody
@@ -35,6 +44,6 @@ def make_api(parts: Parts) -> FastAPI:
     )
     errors.install(api)
     failed: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorBody, "description": "It did not work."}}
-    for routes in (routes_server, routes_machines, routes_again, routes_runs, routes_logs, routes_code):
+    for routes in (routes_server, routes_machines, routes_again, routes_compare, routes_runs, routes_logs, routes_code):
         api.include_router(routes.make_router(parts), prefix=API, responses=failed)
     return api

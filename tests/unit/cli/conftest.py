@@ -142,6 +142,9 @@ def make_run(**changes: Any) -> dict[str, Any]:
         "total_steps": 200,
         "labels": {},
         "version": 3,
+        "rerun_of": None,
+        "debug_of": None,
+        "revision": 0,
         "spec": {"entry": "train.py", "entry_kind": "script", "args": ["--lr", "3e-4"], "strategy": "ddp"},
         "run_dir": "/home/ada/.gangline/runs/llama-7k3q",
         "attempts": [],
@@ -187,6 +190,8 @@ class FakeClient:
     """What `submit` answers."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     """What `system` answers."""
+    compared: dict[str, Any] = field(default_factory=dict)
+    workers: dict[str, Any] = field(default_factory=dict)
     manifest: dict[str, Any] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
 
@@ -237,9 +242,29 @@ class FakeClient:
         self.calls.append(("stop", (run, grace_s)))
         return {**self.run(run), "phase": "stopping"}
 
-    def resume(self, run: str) -> dict[str, Any]:
-        self.calls.append(("resume", run))
+    def resume(self, run: str, *, checkpoint: str | None = None, changes: Any = None) -> dict[str, Any]:
+        self.calls.append(("resume", (run, checkpoint, changes or {})))
         return {**self.run(run), "phase": "queued"}
+
+    def rerun(self, run: str, *, changes: Any, args: Any, client: Any, key: str) -> dict[str, Any]:
+        assert client["folder"]
+        assert key
+        self.calls.append(("rerun", (self.run(run)["id"], changes, None if args is None else list(args))))
+        return self.submitted
+
+    def debug(self, run: str, *, client: Any, key: str, **options: Any) -> dict[str, Any]:
+        assert client["folder"]
+        assert key
+        self.calls.append(("debug", (self.run(run)["id"], options)))
+        return self.submitted
+
+    def compare(self, runs: Sequence[str], *, code: bool) -> dict[str, Any]:
+        self.calls.append(("compare", (tuple(runs), code)))
+        return self.compared
+
+    def compare_ranks(self, run: str, *, attempt: int | None) -> dict[str, Any]:
+        self.calls.append(("compare_ranks", (run, attempt)))
+        return self.workers
 
     def checkpoints(self, run: str) -> list[dict[str, Any]]:
         return self.run(run)["checkpoints"]

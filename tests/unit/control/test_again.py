@@ -239,9 +239,7 @@ def test_the_code_is_that_of_the_run_even_where_its_manifest_is_lost_elsewhere(p
 
 
 def test_a_debug_run_is_a_smaller_world_that_cannot_harm_the_original(plant, tmp_path):
-    run = submit(
-        plant, nodes=2, procs_per_node=4, path=str(tmp_path / "shared"), env={"A": "1"}, data_version="v3"
-    )
+    run = submit(plant, nodes=2, procs_per_node=4, path=str(tmp_path / "shared"), env={"A": "1"}, data_version="v3")
     fail(plant, run)
     owner = {"run_id": run, "numbered_by_platform": True}
     folder = open_folder(tmp_path / "shared", 200, 0, owner=owner)

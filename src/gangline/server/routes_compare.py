@@ -1,0 +1,36 @@
+"""Calls that compare: runs with one another, the workers of one run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+from starlette.responses import Response
+
+from gangline.server.answers import MOST, json_answer
+from gangline.server.parts import Parts
+from gangline.wire.compared import CompareView, RanksView
+
+__all__ = ["make_router"]
+
+
+def make_router(parts: Parts) -> APIRouter:
+    """`/compare` and `/runs/{run}/ranks`."""
+    router = APIRouter(tags=["runs"])
+
+    @router.get("/compare", response_model=CompareView)
+    def compare_runs(
+        run: Annotated[list[str], Query(description="Two or more runs; the others are compared with the first.")],
+        code: Annotated[bool, Query(description="With the differences of each file, line by line.")] = False,  # noqa: FBT002 - of a query
+    ) -> Response:
+        """What differs between runs."""
+        return json_answer(parts.commands.compare([parts.commands.find(word) for word in run], code=code))
+
+    @router.get("/runs/{run}/ranks", response_model=RanksView)
+    def compare_ranks(
+        run: str, attempt: Annotated[int | None, Query(ge=0, le=MOST, description="Default: the newest.")] = None
+    ) -> Response:
+        """What differs between the workers of a run."""
+        return json_answer(parts.commands.compare_ranks(parts.commands.find(run), attempt=attempt))
+
+    return router
