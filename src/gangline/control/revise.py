@@ -98,7 +98,12 @@ def derive_debug(spec: RunSpec, run_id: str, world: World) -> RunSpec:
     changes: dict[str, Any] = {
         "name": name_from(f"{(spec.name or 'run')[:_NAME_CHARS]}-debug"),
         "pool": "local",
-        "resources": {"nodes": world.nodes, "procs_per_node": world.procs_per_node, "gpus_per_node": None},
+        "resources": {
+            "nodes": world.nodes,
+            "min_nodes": None,
+            "procs_per_node": world.procs_per_node,
+            "gpus_per_node": None,
+        },
         "checkpoint": {"path": None, "start_from": world.start_from, "resume": "auto"},
         "restarts": {"max_restarts": 0, "max_infrastructure_restarts": 0, "max_preemptions": 0},
         "stop": {"time_limit_s": None},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from gangline.control.again import DebugRequest, RerunRequest, ResumeRequest
@@ -10,6 +10,7 @@ from gangline.domain.errors import NotFound
 from gangline.domain.gang import Launch
 from gangline.domain.spec import RunSpec
 from gangline.testing.builders import make_gang
+from gangline.wire.compared import CompareView, RanksView
 from gangline.wire.spec import spec_to_mapping
 from gangline.wire.views import CheckpointView, EventView, MetricView, PoolView, RunDetail, RunSummary
 
@@ -67,6 +68,9 @@ def make_detail(summary: RunSummary, *, spec: Mapping[str, Any], client: Mapping
 def make_event(seq: int, message: str = "") -> EventView:
     """One entry of a run's history."""
     return {"seq": seq, "time": 1_700_000_000.0 + seq, "kind": "phase", "message": message, "data": {}}
+
+
+_AS_IT_WAS = ResumeRequest()
 
 
 class FakeCommands:
@@ -148,9 +152,26 @@ class FakeCommands:
         self.calls.append(("stop", run_id, grace_s, by))
         return self._move(run_id, "stopping")
 
-    def resume(self, run_id: str, request: ResumeRequest, *, by: str) -> RunSummary:
+    def resume(self, run_id: str, request: ResumeRequest = _AS_IT_WAS, *, by: str) -> RunSummary:
         self.calls.append(("resume", run_id, request, by))
         return self._move(run_id, "queued")
+
+    def compare(self, run_ids: Sequence[str], *, code: bool) -> CompareView:
+        self.calls.append(("compare", tuple(run_ids), code))
+        runs = [self.runs[run_id] for run_id in run_ids]
+        return {"runs": runs, "facts": [], "spec": [], "environment": [], "code": [], "metrics": []}
+
+    def compare_ranks(self, run_id: str, *, attempt: int | None) -> RanksView:
+        self.calls.append(("compare_ranks", run_id, attempt))
+        return {
+            "run": run_id,
+            "attempt": attempt or 0,
+            "nodes": [],
+            "hosts": [],
+            "environment": [],
+            "missing": [],
+            "ranks": [],
+        }
 
     def events(self, run_id: str, *, after: int = -1) -> list[EventView]:
         return [event for event in self.history.get(run_id, []) if event["seq"] > after]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gangline.agent.attempt import Attempt, RankRecord
+from gangline.agent.launchspec import Shape
 from gangline.agent.storage import resolve_resume
 from gangline.domain.spec import CheckpointPolicy, ResumeMode
 from gangline.rundir.checkpoints import find_checkpoints
@@ -67,7 +68,7 @@ def test_retention_counts_what_the_branch_left_behind_as_older(tmp_path):
 
 
 def test_a_failure_ends_the_attempt_unless_another_rank_is_being_debugged():
-    attempt = Attempt(number=0, launch=0, started=0.0, nodes=frozenset({0}), world_size=2)
+    attempt = Attempt(number=0, launch=0, started=0.0, shape=Shape(nodes=(0,), procs_per_node=2))
     attempt.ranks = {rank: RankRecord(rank=rank, node=0, host="h") for rank in (0, 1)}
     assert not attempt.must_end(None)
     attempt.ranks[1].ended, attempt.ranks[1].exit_code = 5.0, 1

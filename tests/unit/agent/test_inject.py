@@ -75,6 +75,7 @@ def test_what_is_injected_is_there(tmp_path):
     write_injected(tmp_path)
     write_injected(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "debugger.py",
         "failure.py",
         "sitecustomize.py",
         "warmchild.py",

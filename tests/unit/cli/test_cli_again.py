@@ -26,7 +26,7 @@ def test_resume_sends_a_checkpoint_and_changes(gangline, client, failed):
     run, checkpoint, changes = call(client, "resume")
     assert (run, checkpoint) == (failed, "200")
     assert changes == {
-        "resources": {"nodes": 3},
+        "resources": {"nodes": 3, "min_nodes": None},
         "stop": {"time_limit_s": 5400.0},
         "restarts": {"max_restarts": 2},
     }
@@ -59,7 +59,7 @@ def test_rerun_sends_what_is_other_and_says_it(gangline, client, failed, make):
     assert done.code == 0, done.err
     run, changes, args = call(client, "rerun")
     assert (run, args) == (failed, ["--lr", "1e-4"])
-    assert changes == {"resources": {"nodes": 4}, "environment": {"env": {"A": "1"}}}
+    assert changes == {"resources": {"nodes": 4, "min_nodes": None}, "environment": {"env": {"A": "1"}}}
     assert "llama-9zzz is a rerun of llama-7k3q, the same but for:" in done.err
     assert 'args: ["--lr", "3e-4"] → ["--lr", "1e-4"]' in done.err
 
