@@ -12,7 +12,7 @@ from gangline.domain.spec import RunSpec
 from gangline.testing.builders import make_gang
 from gangline.wire.compared import CompareView, RanksView
 from gangline.wire.spec import spec_to_mapping
-from gangline.wire.views import CheckpointView, EventView, MetricView, PoolView, RunDetail, RunSummary
+from gangline.wire.views import CheckpointView, EventView, MetricView, PoolView, RunDetail, RunSummary, SystemView
 
 __all__ = ["FakeCommands", "make_detail", "make_event", "make_summary"]
 
@@ -185,6 +185,10 @@ class FakeCommands:
     def metric(self, run_id: str, name: str, *, rank: int, buckets: int) -> MetricView:
         self.calls.append(("metric", run_id, name, rank, buckets))
         return {"name": name, "rank": rank, "count": 0, "buckets": []}
+
+    def system(self, run_id: str, *, attempt: int | None, samples: int) -> list[SystemView]:
+        self.calls.append(("system", run_id, attempt, samples))
+        return []
 
     def pools(self) -> list[PoolView]:
         return []
