@@ -20,7 +20,7 @@ from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms
 from gangline.agent.execstart import ExecStarter
 from gangline.agent.guardian import Guardian, marks_of, sweep_earlier
-from gangline.agent.launchspec import load_launch
+from gangline.agent.launchspec import LaunchSpec, load_launch
 from gangline.agent.processes import adopt_orphans
 from gangline.agent.site import EXIT_STORAGE, Site, complain
 from gangline.domain.errors import GanglineError, InvalidRequest
@@ -59,6 +59,8 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
     spec = load_launch(run, launch)
     if node >= spec.nodes:
         raise InvalidRequest(f"Node {node} is not in a gang of {spec.nodes}", fix="Count nodes from 0")
+    if _is_over(run, spec):
+        return 0
     adopt_orphans()
     marks = marks_of(str(run.path), launch=launch, node=node)
     sweep_earlier(marks)
@@ -78,6 +80,20 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
     guardian.dismiss()
     os.close(lock)
     return exit_code
+
+
+def _is_over(run: RunDir, spec: LaunchSpec) -> bool:
+    """Whether the launch has come to its end already: a server that was killed before it noted that starts it again."""
+    begun = [attempt for attempt in run.attempts() if attempt.number >= spec.first_attempt]
+    if not begun:
+        return False
+    from gangline.rundir.files import Unreadable, read_json  # noqa: PLC0415 - a first start needs none of it
+
+    try:
+        result = read_json(begun[-1].result) or {}
+    except (OSError, Unreadable):
+        return False
+    return result.get("launch") == spec.launch and result.get("next") in {"end", "relaunch"}
 
 
 def _open_starter(site: Site) -> ReasonedStarter:

@@ -44,6 +44,7 @@ _WAIT_SLACK_S = 10.0
 _ENDING_S = 0.2
 """How often a run that is still ending is asked to resume."""
 _LONGEST_POLL_S = 60.0
+_MOST_TRIES = 4
 _FOLLOW_READ_S = 30.0
 """A follow stream says something at least every few seconds; after this long its server is taken for dead."""
 
@@ -417,23 +418,21 @@ class Client:
         return self._retrying(lambda: self._http.request(method, f"{API}{path}", **options), retry=retry)
 
     def _retrying(self, send: Callable[[], httpx.Response], *, retry: bool = True) -> httpx.Response:
-        """Send, and once more after the connection broke.
+        """Send, and again after the connection broke: the server may be killed once more while it is asked again.
 
         Args:
             retry: False for calls that must not happen twice: those are repeated only if they never reached a server.
         """
-        try:
-            return check_answer(send(), any_version=self._any_version)
-        except httpx.ConnectError as error:
-            self._recover(error)
-        except httpx.TransportError as error:
-            if not retry:
-                raise unreachable(self.url, error) from error
-            self._recover(error)
-        try:
-            return check_answer(send(), any_version=self._any_version)
-        except httpx.TransportError as error:
-            raise unreachable(self.url, error) from error
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                return check_answer(send(), any_version=self._any_version)
+            except httpx.TransportError as error:
+                may_repeat = retry or isinstance(error, httpx.ConnectError)
+                if tries == _MOST_TRIES or not may_repeat:
+                    raise unreachable(self.url, error) from error
+                self._recover(error)
 
     def _recover(self, error: httpx.TransportError) -> None:
         """Find the server again.

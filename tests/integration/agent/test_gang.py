@@ -308,3 +308,15 @@ def test_a_wrong_call_is_refused(gang: Gang) -> None:
     done = subprocess.run(call, capture_output=True, text=True, check=False)
     assert done.returncode == 64
     assert "--launch" in done.stderr
+
+
+def test_an_agent_that_is_started_again_after_the_end_of_its_launch_does_nothing(gang: Gang) -> None:
+    """A server that was killed before it could note that it had started the agent starts it once more."""
+    gang.script("print('once', flush=True)")
+    gang.start(nodes=1, procs_per_node=1)
+    assert set(gang.wait().values()) == {0}
+    assert gang.result()["next"] == "end"
+    again = gang.start_agent(0)
+    assert again.wait(60) == 0
+    assert [attempt.number for attempt in gang.run.attempts()] == [0]
+    assert gang.log(0) == "once\n"
