@@ -87,6 +87,8 @@ class Ending:
     message: str = ""
     from_outside: bool = False
     """The machines are taken away: what follows needs other agents."""
+    nodes: tuple[int, ...] = ()
+    """Nodes that are at fault, where it is known."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -106,6 +108,8 @@ class Attempt:
     ranks: dict[int, RankRecord] = field(default_factory=dict)
     ready: dict[int, list[int]] = field(default_factory=dict)
     """Ports that each node has set aside, by node: it answered that it can start."""
+    hosts: dict[int, str] = field(default_factory=dict)
+    """Name of each node's machine, once all have joined."""
     seen: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     """What each node tells of its environment."""
     started_nodes: set[int] = field(default_factory=set)

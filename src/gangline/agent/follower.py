@@ -153,6 +153,8 @@ class Follower:
         self._heard = time.monotonic()
         if message["do"] == "exit":
             self._loop.stop(0)
+        elif message["do"] == "clock":
+            self.report({"say": "clock", "sent": message["sent"], "time": time.time()})
         elif message["do"] != "beat" and self._node is not None:
             self._node.handle(message)
 

@@ -223,4 +223,5 @@ def _stop(raw: Mapping[str, Any]) -> StopPolicy:
 
 def _preflight(raw: Mapping[str, Any]) -> PreflightPolicy:
     policy = OnMismatch(raw.get("on_mismatch", OnMismatch.FAIL.value))
-    return PreflightPolicy(**{**raw, "packages": tuple(raw.get("packages") or ()), "on_mismatch": policy})
+    lists = {name: tuple(raw.get(name) or ()) for name in ("packages", "checks")}
+    return PreflightPolicy(**{**raw, **lists, "on_mismatch": policy})

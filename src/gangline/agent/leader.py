@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from gangline.agent.loop import Loop, Timer
 from gangline.agent.members import Member, Members
 from gangline.agent.memory import Memory
 from gangline.agent.node import Node
+from gangline.agent.preflight import Preflight
 from gangline.agent.rendezvous import ReservedPort, reserve_port
 from gangline.agent.repeats import Repeats
 from gangline.agent.result import (
@@ -33,13 +35,12 @@ from gangline.agent.result import (
     render_first_failure,
     render_result,
 )
-from gangline.agent.sameness import decide_comparison
 from gangline.agent.site import EXIT_STORAGE, Site, complain, machine_id
 from gangline.agent.source import Looked, SourceTree
 from gangline.agent.storage import Resume, find_missing_outputs, resolve_resume
 from gangline.domain.errors import Transient
 from gangline.domain.phase import Reason
-from gangline.domain.spec import OnMismatch, OnTimeLimit
+from gangline.domain.spec import OnTimeLimit
 from gangline.rundir.files import write_json
 from gangline.rundir.journal import read_journal
 from gangline.rundir.space import STORAGE_WORDS, describe_full, is_full
@@ -56,6 +57,7 @@ _MOST_WRITES_FULL = 10
 _FULL_PAUSE_S = 0.5
 _MOST_NAMED = 8
 _CHARGED_S_PER_NODE = 0.5
+_MOST_FAULTS = 4
 _BLAME_PAUSE_S = 0.15
 """How long a rank that only lost a peer is not told of, in case that the one that is to blame is seen a bit later."""
 _REPORT_KEYS = (
@@ -82,7 +84,9 @@ class Leader:
         self._number = _next_attempt(site)
         self._attempt: Attempt | None = None
         self._step = ""
+        self._preflight = Preflight(site.launch, warn=self._warn)
         self._port: ReservedPort | None = None
+        self._meeting_port = 0
         self._timers: list[Timer] = []
         self._unreached: dict[tuple[int, int], float] = {}
         """When it was first seen, by attempt and node, that a node does not reach this one."""
@@ -127,6 +131,7 @@ class Leader:
             "exited": self._take_exited,
             "cleared": self._take_cleared,
             "full": self._take_full,
+            "checked": lambda _, node, said: self._preflight.take(node, said["results"]),
         }
         take[message["say"]](attempt, node, message)
         self._advance()
@@ -229,8 +234,8 @@ class Leader:
         if attempt is None:  # between two attempts: the next one finds out
             self._open_attempt()
         elif attempt.ending is not None and attempt.ending.cause == "failure":
-            attempt.ending = Ending(cause="failure", time=attempt.ending.time, reason=Reason.NODE_LOST, message=message)
-        self._fail(Reason.NODE_LOST, message)
+            attempt.ending = replace(attempt.ending, reason=Reason.NODE_LOST, message=message, nodes=(member.node,))
+        self._fail(Reason.NODE_LOST, message, nodes=(member.node,))
         self._advance()
 
     # The steps of an attempt
@@ -276,10 +281,9 @@ class Leader:
         elif self._step == "gather" and not self._members.missing:
             self._prepare(attempt)
         elif self._step == "prepare" and attempt.all_ready():
-            if self._fits(attempt):
-                self._start(attempt)
-            else:
-                self._advance()
+            self._compare(attempt)
+        elif self._step == "check" and self._preflight.is_complete(attempt):
+            self._judge(attempt)
         elif self._step == "start" and attempt.all_started():
             self._run(attempt)
         elif self._step == "run" and attempt.all_succeeded():
@@ -314,34 +318,58 @@ class Leader:
         meet = self._members.meeting_point(self._advertised)
         self._members.send({"do": "prepare", "attempt": attempt.number, "meet": meet})
 
-    def _fits(self, attempt: Attempt) -> bool:
-        """Compare the nodes. Where they must not differ and do, the attempt ends here."""
-        if self._launch.nodes == 1:
-            return True
-        hosts = {node: member.host for node, member in self._members.by_node.items()}
-        found = decide_comparison(attempt.seen, hosts)
-        if found.unknown:
-            self._warn(f"Nodes {list(found.unknown)} are not compared: their interpreter has not answered.")
-        if found.differences:
-            self._warn(f"The nodes differ, which may be as it should be: {'; '.join(found.differences)}.")
-        if not found.mismatches:
-            return True
-        text = f"The nodes do not fit together: {'; '.join(found.mismatches)}."
-        if self._launch.preflight.on_mismatch is OnMismatch.WARN:
-            self._warn(text)
-            return True
-        self._fail(Reason.ENVIRONMENT_MISMATCH, text)
-        return False
+    def _compare(self, attempt: Attempt) -> None:
+        """The nodes fit together, or the attempt ends here."""
+        refused = self._preflight.compare(attempt, self._members.by_node)
+        if refused:
+            self._fail(Reason.ENVIRONMENT_MISMATCH, refused)
+            self._advance()
+            return
+        order = self._preflight.order(attempt)
+        if order is None:
+            self._start(attempt)
+        elif self._reserve():
+            self._step = "check"
+            where = {"master_addr": self._members.meeting_address(self._advertised), "master_port": self._meeting_port}
+            self._members.send({**order, **where})
 
-    def _start(self, attempt: Attempt) -> None:
+    def _judge(self, attempt: Attempt) -> None:
+        """The nodes are fit, or the attempt ends here."""
+        if self._port is not None:
+            self._port.release()
+        faults = self._preflight.judge(self._members.by_node)
+        told = [
+            f"Node {one.node} ({self._members.by_node[one.node].host}) failed the check `{one.check}`: {one.text}."
+            for one in faults
+        ]
+        if told:
+            more = len(told) - _MOST_FAULTS
+            text = " ".join([*told[:_MOST_FAULTS], *([f"{more} more nodes failed it."] if more > 0 else [])])
+            nodes = tuple(dict.fromkeys(fault.node for fault in faults))
+            self._fail(Reason.UNHEALTHY_NODE, text, nodes=nodes)
+            self._advance()
+            return
+        if self._node is not None:
+            text = f"Checked before the start: {self._preflight.summary(self._members.by_node)}."
+            self._node.journal.write("preflight", text=text)
+        self._start(attempt)
+
+    def _reserve(self) -> bool:
+        """Choose the port on which ranks meet; False: there is none, and the attempt ends."""
         try:
             self._port = reserve_port()
         except Transient as error:
             self._fail(Reason.RENDEZVOUS_FAILED, str(error))
+            return False
+        self._meeting_port = self._port.port
+        return True
+
+    def _start(self, attempt: Attempt) -> None:
+        if not self._reserve():
             return
         self._step = "start"
         attempt.master_addr = self._members.meeting_address(self._advertised)
-        attempt.master_port = self._port.port
+        attempt.master_port = self._meeting_port
         self._write_gang(attempt)
         order = {
             "do": "start",
@@ -435,8 +463,8 @@ class Leader:
 
     # The end of an attempt
 
-    def _fail(self, reason: Reason, message: str) -> None:
-        self._end(Ending(cause="failure", time=time.time(), reason=reason, message=message))
+    def _fail(self, reason: Reason, message: str, *, nodes: tuple[int, ...] = ()) -> None:
+        self._end(Ending(cause="failure", time=time.time(), reason=reason, message=message, nodes=nodes))
 
     def _end(self, ending: Ending, *, grace_s: float | None = None) -> None:
         """Have the attempt ended on all nodes. A second call makes it end sooner, or turns a failure into a stop."""
@@ -458,6 +486,7 @@ class Leader:
         if self._port is not None:
             self._port.release()
         attempt.ended = time.time()
+        attempt.hosts = {node: member.host for node, member in self._members.by_node.items()}
         outcome = self._outcome_of(attempt, ending)
         self._foothold.release(self._site.run.attempt(attempt.number).path)
         self._attempt = None

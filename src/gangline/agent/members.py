@@ -26,6 +26,7 @@ BEAT_S = 1.0
 _STALL_S = 5.0
 _BACKLOG = 1024
 _LONGEST_HELLO_BYTES = 1 << 16
+_CLOCK_PINGS = 4
 _MOST_STRANGERS = 256
 
 
@@ -45,6 +46,9 @@ class Member:
     machine: str
     send: Callable[[Message], None]
     connection: Connection | None = None
+    clock: tuple[float, float] | None = None
+    """How many seconds its clock is ahead of the leader's, and how long the round trip took that measured it."""
+    pings: int = 0
     """None for the leader's own node."""
     heard: float = field(default_factory=time.monotonic)
 
@@ -186,6 +190,7 @@ class Members:
         stranger.on_message = lambda said: self._hear(member, said)
         stranger.on_closed = lambda detail: self._lose(member, detail)
         stranger.send({"do": "welcome"})
+        _ping(member)
         self._on_joined()
 
     def _may_join(self, node: int, message: Message) -> bool:
@@ -194,7 +199,9 @@ class Members:
 
     def _hear(self, member: Member, message: dict[str, Any]) -> None:
         member.heard = time.monotonic()
-        if message.get("say") != "beat":
+        if message.get("say") == "clock":
+            _take_clock(member, message)
+        elif message.get("say") != "beat":
             self._on_message(member.node, message)
 
     def _beat(self) -> None:
@@ -217,3 +224,18 @@ class Members:
             return
         self.lost.add(member.node)
         self._on_lost(member, detail)
+
+
+def _ping(member: Member) -> None:
+    """Ask for the time: a few times, as the quickest answer says most."""
+    if member.pings < _CLOCK_PINGS:
+        member.pings += 1
+        member.send({"do": "clock", "sent": time.time()})
+
+
+def _take_clock(member: Member, message: Message) -> None:
+    sent, told, now = message["sent"], message["time"], time.time()
+    trip_s = max(0.0, now - sent)
+    if member.clock is None or trip_s < member.clock[1]:
+        member.clock = (told - (sent + now) / 2, trip_s)
+    _ping(member)

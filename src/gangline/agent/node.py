@@ -16,6 +16,7 @@ from typing import Any
 
 from gangline import __version__
 from gangline.agent.addresses import probe_address
+from gangline.agent.checks import NodeChecks
 from gangline.agent.choose import ReasonedStarter
 from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms
@@ -96,6 +97,8 @@ class Node:
         """Called with the attempt's number when its ranks were started here."""
         self.compare: Callable[[int, Callable[[dict[str, Any]], None]], None] = lambda _attempt, tell: tell({})
         """Finds out, for an attempt, what the leader is to compare of this node."""
+        self.checks: NodeChecks | None = None
+        """What checks this node before an attempt starts."""
         self._loop = loop
         self._starter = starter
         self._report = report
@@ -124,10 +127,15 @@ class Node:
         return self._attempt is None or self._attempt.cleared
 
     def handle(self, message: Mapping[str, Any]) -> None:
-        """Do what the leader says: `prepare`, `start`, `notice` or `stop`."""
-        {"prepare": self._prepare, "start": self._start, "notice": self._notice, "stop": self._stop}[message["do"]](
-            message
-        )
+        """Do what the leader says: `prepare`, `check`, `start`, `notice` or `stop`."""
+        orders = {
+            "prepare": self._prepare,
+            "check": self._check,
+            "start": self._start,
+            "notice": self._notice,
+            "stop": self._stop,
+        }
+        orders[message["do"]](message)
 
     def open(self, attempt: int) -> None:
         """Let the journal go on in the folder of this attempt."""
@@ -181,6 +189,17 @@ class Node:
             self._report({**ready, "environment": {}})
         else:
             self.compare(message["attempt"], lambda seen: self._report({**ready, "environment": seen}))
+
+    def _check(self, message: Mapping[str, Any]) -> None:
+        if self._attempt is None or self._attempt.teardown is not None or self.checks is None:
+            return
+        terms = AttemptTerms(
+            attempt=message["attempt"],
+            shape=Shape(tuple(message["nodes"]), self.site.launch.procs_per_node),
+            master_addr=message["master_addr"],
+            master_port=message["master_port"],
+        )
+        self.checks.begin(message, terms)
 
     def _refusal(self) -> dict[str, str] | None:
         """Why this node cannot start the attempt, found before any rank runs."""
@@ -356,6 +375,8 @@ class Node:
         if attempt is None:
             return
         attempt.waiting = None
+        if self.checks is not None:
+            self.checks.cancel()
         if attempt.cleared:
             self._report_cleared(attempt, stuck=[])
             return

@@ -137,6 +137,7 @@ def render_result(attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
         "resume_step": attempt.resume.step,
         "start_mode": attempt.start_mode,
         "first_failure": None if failure is None else _render_failure(failure),
+        "nodes_at_fault": _nodes_at_fault(attempt),
         "ranks": [_render_rank(attempt.ranks[rank]) for rank in sorted(attempt.ranks)],
         "next": outcome.next,
         "next_delay_s": outcome.delay_s,
@@ -145,6 +146,12 @@ def render_result(attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
         "signature": outcome.signature,
         "hint": outcome.hint,
     }
+
+
+def _nodes_at_fault(attempt: Attempt) -> list[dict[str, Any]]:
+    """Nodes that the leader knows to have caused the end, besides that of the first failing rank."""
+    nodes = attempt.ending.nodes if attempt.ending is not None else ()
+    return [{"node": node, "host": attempt.hosts.get(node, "")} for node in nodes]
 
 
 def _after_success(launch: LaunchSpec, standing: Standing, missing: Sequence[str]) -> Outcome:

@@ -10,6 +10,7 @@ from typing import Any
 
 from gangline.agent.accelerators import Accelerators
 from gangline.agent.addresses import LOOPBACK
+from gangline.agent.checks import NodeChecks
 from gangline.agent.choose import ReasonedStarter
 from gangline.agent.diskroom import DiskRoom
 from gangline.agent.follower import Follower
@@ -83,6 +84,7 @@ class Agent:
         node.helpers.add(self._spared)
         probe.address, node.compare = site.address, probe.compare
         self._accelerators = Accelerators(site.launch.device_kind, self._loop, helpers=node.helpers)
+        node.checks = NodeChecks(site, self._loop, helpers=node.helpers, report=report)
         system = SystemJournal(site.index, self._accelerators)
         # What the start does not wait for is asked once the ranks are past their own start.
         node.on_started = lambda _attempt: self._loop.after(_ASK_AFTER_S, probe.ask_the_rest)

@@ -20,7 +20,9 @@ _RANK_KEYS = (
     *("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes"),
     *("step", "phase", "error"),
 )
-_TOLD = frozenset({"attempt_started", "attempt_running", "notice", "stopping", "killed", "agent_lost", "warning"})
+_TOLD = frozenset(
+    {"attempt_started", "attempt_running", "notice", "stopping", "killed", "agent_lost", "preflight", "warning"}
+)
 _SAID_CHARS = 200
 _NEEDED: Mapping[str, Sequence[str]] = {
     "rank_started": ("rank",),
@@ -28,6 +30,7 @@ _NEEDED: Mapping[str, Sequence[str]] = {
     "notice": ("cause", "notice_s"),
     "stopping": ("cause", "grace_s"),
     "killed": ("pids",),
+    "preflight": ("text",),
     "warning": ("text",),
 }
 """What a record of each kind cannot go without, besides its time."""
@@ -312,6 +315,7 @@ def _message(kind: str, attempt: int, node: int, record: Mapping[str, Any]) -> s
         "stopping": f"Ranks are asked to stop ({record.get('cause')}), with {record.get('grace_s')} s of grace.",
         "killed": f"Node {node}: grace is over, {_count(record.get('pids'))} killed.",
         "agent_lost": f"The agent of node {record.get('node', node)} is lost. {record.get('detail') or ''}".strip(),
+        "preflight": str(record.get("text") or ""),
         "warning": str(record.get("text") or ""),
     }
     return texts[kind]

@@ -21,6 +21,7 @@ from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, Strategy
 
 __all__ = [
     "AVAILABLE_STRATEGIES",
+    "CHECKS",
     "MOST",
     "check_entry",
     "check_spec",
@@ -54,6 +55,9 @@ MOST: Mapping[tuple[str, ...], int] = {
 }
 """The largest number that each key may hold, whatever its sign: above it is a slip of the finger."""
 
+CHECKS = ("disk", "clock", "device", "allreduce")
+"""Checks of nodes that a spec may ask for."""
+
 _LEAST_LOG_BYTES = 1_000_000
 """A smaller limit could not hold the beginning and the end of anything."""
 
@@ -82,6 +86,7 @@ def complete_spec(spec: RunSpec, capacity: PoolCapacity) -> RunSpec:
         spec,
         name=spec.name or name_from(_program_name(spec)),
         resources=replace(resources, procs_per_node=procs, gpus_per_node=gpus),
+        preflight=replace(spec.preflight, checks=_checks(spec)),
     )
 
 
@@ -101,6 +106,7 @@ def check_spec(spec: RunSpec) -> None:
     _check_environment(spec)
     _check_folders(spec)
     parse_own(spec.signatures)
+    _check_preflight(spec)
     if spec.strategy not in AVAILABLE_STRATEGIES:
         raise SpecInvalid(
             f"Strategy `{spec.strategy}` is not available yet",
@@ -142,6 +148,24 @@ def check_entry(spec: RunSpec, paths: Collection[str]) -> str | None:
     if spec.entry_kind is not EntryKind.COMMAND or ("/" in spec.entry and not spec.entry.startswith("/")):
         _check_file(spec.entry, workdir, paths)
     return None
+
+
+def _checks(spec: RunSpec) -> tuple[str, ...]:
+    """Names of checks, one each, in the order in which they are done; commas part them, too."""
+    named = {name.strip() for text in spec.preflight.checks for name in text.split(",") if name.strip()}
+    return tuple(sorted(named, key=lambda name: (CHECKS.index(name) if name in CHECKS else len(CHECKS), name)))
+
+
+def _check_preflight(spec: RunSpec) -> None:
+    for name in _checks(spec):
+        if name not in CHECKS:
+            raise SpecInvalid(
+                f"There is no check `{name}`", why=f"--preflight takes: {', '.join(CHECKS)}.", fix=nearest(name, CHECKS)
+            )
+    if spec.preflight.min_bandwidth_bytes is not None and "allreduce" not in _checks(spec):
+        raise SpecInvalid(
+            "--preflight-min-bandwidth has nothing to measure", fix="Add --preflight allreduce, or leave it out."
+        )
 
 
 def _program_name(spec: RunSpec) -> str:

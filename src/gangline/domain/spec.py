@@ -253,6 +253,21 @@ class PreflightPolicy:
     on_mismatch: OnMismatch = _f(
         OnMismatch.FAIL, "What follows when nodes differ in what must be equal.", "--on-mismatch"
     )
+    checks: tuple[str, ...] = _f(
+        (),
+        "Check of every node before a launch starts its ranks: disk, clock, device, allreduce; several with commas.",
+        "--preflight",
+    )
+    min_bandwidth_bytes: int | None = _f(
+        None,
+        "Least that the all-reduce check has to move in a second, e.g. 200MB; default: it only has to work.",
+        "--preflight-min-bandwidth",
+        unit="bytes",
+    )
+    max_clock_skew_s: float = _f(
+        1.0, "How far clocks of nodes may be apart.", "--preflight-max-clock-skew", unit="seconds"
+    )
+    timeout_s: float = _f(120.0, "How long the checks may take.", "--preflight-timeout", unit="seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

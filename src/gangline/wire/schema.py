@@ -70,7 +70,17 @@ class Key:
 
 
 _POSITIVE = frozenset(
-    {"nodes", "min_nodes", "procs_per_node", "cpus_per_rank", "memory_bytes", "time_limit_s", "start_timeout_s"}
+    {
+        "nodes",
+        "min_nodes",
+        "procs_per_node",
+        "cpus_per_rank",
+        "memory_bytes",
+        "time_limit_s",
+        "start_timeout_s",
+        "min_bandwidth_bytes",
+        "max_clock_skew_s",
+    }
 )
 _SIGNED = frozenset({"priority"})
 _RESUMABLE_SECTIONS = frozenset({"resources", "restarts", "stop", "watch", "logs", "preflight"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,69 @@ def test_equal_nodes_start_without_a_word(gang: Gang) -> None:
     assert result["outcome"] == "succeeded"
     assert gang.events("warning") == gang.events("warning", node=1) == []
     assert len(list((gang.run.path / "answers").glob("*.json"))) == 1
+
+
+SHIFTED = """
+import runpy, sys, time
+real = time.time
+time.time = lambda: real() + {shift_s}
+sys.argv = sys.argv[2:]  # the interpreter that the harness names
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_node_whose_clock_is_wrong_is_named(gang: Gang) -> None:
+    gang.script("print('started')")
+    gang.write_launch(nodes=2, procs_per_node=1, preflight={"checks": ["disk", "clock"]})
+    gang.start_agent(0)
+    gang.start_agent(1, through=[sys.executable, "-c", SHIFTED.format(shift_s=120)])
+    gang.wait()
+    result = gang.result()
+    assert result["reason"] == "unhealthy_node"
+    assert "Node 1" in result["message"]
+    assert "failed the check `clock`: its clock is 1" in result["message"]
+    assert [fault["node"] for fault in result["nodes_at_fault"]] == [1]
+    assert gang.log(0) == ""
+
+
+def test_checks_that_pass_are_told_and_ranks_start(gang: Gang) -> None:
+    gang.script("print('started')")
+    result = gang.run_to_end(nodes=2, procs_per_node=1, preflight={"checks": ["disk", "clock", "device"]})
+    assert result["outcome"] == "succeeded"
+    (told,) = gang.events("preflight")
+    assert "disk: " in told["text"]
+    assert "clock: at most " in told["text"]
+    assert "device: skipped: torch" in told["text"]
+    assert gang.log(1) == "started\n"
+    assert not list(gang.run.path.rglob(".gangline-check*"))
+
+
+def test_a_network_below_the_floor_ends_the_launch(gang: Gang) -> None:
+    pytest.importorskip("torch")
+    gang.script("print('started')")
+    keys = {"checks": ["allreduce"], "min_bandwidth_bytes": 10**15}
+    result = gang.run_to_end(nodes=2, procs_per_node=1, preflight=keys)
+    assert result["reason"] == "unhealthy_node"
+    assert "all-reduce between all ranks moves " in result["message"]
+    assert "1000000000.0 MB/s is the floor" in result["message"]
+    assert gang.log(0) == ""
+
+
+def test_a_stop_ends_a_check(gang: Gang, tmp_path: Path) -> None:
+    never = tmp_path / "python"
+    never.write_text('#!/bin/sh\ncase "$*" in *allreduce*) while :; do sleep 1; done;; esac\nexec python3 "$@"\n')
+    never.chmod(0o755)
+    gang.start(nodes=1, procs_per_node=1, python=str(never), preflight={"checks": ["allreduce"]})
+    gang.until(lambda: "allreduce" in " ".join(_command_lines(gang)))
+    gang.stop(grace_s=1.0)
+    gang.wait()
+    assert gang.result()["outcome"] == "stopped"
+    gang.until(lambda: not gang.left_behind())
+
+
+def _command_lines(gang: Gang) -> list[str]:
+    lines = []
+    for pid in gang.left_behind():
+        with suppress(OSError):  # gone meanwhile
+            lines.append(Path(f"/proc/{pid}/cmdline").read_bytes().decode("utf-8", "replace"))
+    return lines

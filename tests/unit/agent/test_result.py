@@ -248,7 +248,7 @@ def test_the_result_has_every_documented_key(make_launch: Callable[..., LaunchSp
     assert result.keys() == {
         *("version", "attempt", "launch", "outcome", "reason", "message", "exit_code", "started", "running", "ended"),
         *("resume", "resume_step", "start_mode", "first_failure", "ranks", "next", "next_delay_s", "budget"),
-        *("restart_message", "signature", "hint"),
+        *("restart_message", "signature", "hint", "nodes_at_fault"),
     }
     assert result["first_failure"].keys() == {
         *("rank", "node", "host", "pid", "exit_code", "signal", "signal_name", "time", "error_type", "error_message"),
