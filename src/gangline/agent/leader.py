@@ -18,12 +18,13 @@ from gangline.agent.addresses import UNREACHED
 from gangline.agent.attempt import Attempt, Ending, RankRecord
 from gangline.agent.control import ControlFile, StopRequest, parse_request
 from gangline.agent.foothold import Foothold
+from gangline.agent.gangfile import render_gang
 from gangline.agent.life import BEAT_S, LifeSign
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.members import Member, Members
 from gangline.agent.memory import Memory
 from gangline.agent.node import Node
-from gangline.agent.preflight import Preflight
+from gangline.agent.preflight import Preflight, describe_faults
 from gangline.agent.rendezvous import ReservedPort, reserve_port
 from gangline.agent.repeats import Repeats
 from gangline.agent.result import (
@@ -57,7 +58,6 @@ _MOST_WRITES_FULL = 10
 _FULL_PAUSE_S = 0.5
 _MOST_NAMED = 8
 _CHARGED_S_PER_NODE = 0.5
-_MOST_FAULTS = 4
 _BLAME_PAUSE_S = 0.15
 """How long a rank that only lost a peer is not told of, in case that the one that is to blame is seen a bit later."""
 _REPORT_KEYS = (
@@ -338,13 +338,8 @@ class Leader:
         if self._port is not None:
             self._port.release()
         faults = self._preflight.judge(self._members.by_node)
-        told = [
-            f"Node {one.node} ({self._members.by_node[one.node].host}) failed the check `{one.check}`: {one.text}."
-            for one in faults
-        ]
-        if told:
-            more = len(told) - _MOST_FAULTS
-            text = " ".join([*told[:_MOST_FAULTS], *([f"{more} more nodes failed it."] if more > 0 else [])])
+        if faults:
+            text = describe_faults(faults, self._members.by_node)
             nodes = tuple(dict.fromkeys(fault.node for fault in faults))
             self._fail(Reason.UNHEALTHY_NODE, text, nodes=nodes)
             self._advance()
@@ -573,22 +568,9 @@ class Leader:
     # Small parts
 
     def _write_gang(self, attempt: Attempt) -> None:
-        members = [
-            {
-                "node": node,
-                "host": member.host,
-                "address": member.address,
-                "agent_pid": member.pid,
-                "devices": list(self._launch.devices_of(node)),
-                "ranks": list(attempt.shape.ranks_of(node)),
-            }
-            for node, member in sorted(self._members.by_node.items())
-            if node in attempt.shape.nodes
-        ]
-        gang = {"version": 1, "attempt": attempt.number, "launch": attempt.launch, "started": attempt.started}
-        where = {"master_addr": attempt.master_addr, "master_port": attempt.master_port}
+        gang = render_gang(self._launch, attempt, self._members.by_node)
         try:
-            write_json(self._site.run.attempt(attempt.number).gang, {**gang, **where, "members": members})
+            write_json(self._site.run.attempt(attempt.number).gang, gang)
         except OSError as error:
             self._warn(f"The list of members could not be written: {error}.")
 

@@ -16,10 +16,13 @@ from gangline.agent.members import Member
 from gangline.agent.sameness import decide_comparison
 from gangline.domain.spec import OnMismatch
 
-__all__ = ["Fault", "Preflight", "decide_clock_faults", "decide_faults", "render_results"]
+__all__ = ["Fault", "Preflight", "decide_clock_faults", "decide_faults", "describe_faults", "render_results"]
 
 _ORDER = ("disk", "clock", "device", "allreduce")
 """A node that fails an early check makes others fail the later ones."""
+
+
+_MOST_FAULTS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +138,13 @@ def decide_faults(results: Mapping[int, Sequence[Mapping[str, Any]]], floor: int
     if faults or not floor:
         return list(faults.values())
     return _slow_nodes(results, floor)
+
+
+def describe_faults(faults: Sequence[Fault], members: Mapping[int, Member]) -> str:
+    """What is said of a launch that ends because of them."""
+    told = [f"Node {one.node} ({members[one.node].host}) failed the check `{one.check}`: {one.text}." for one in faults]
+    more = len(told) - _MOST_FAULTS
+    return " ".join([*told[:_MOST_FAULTS], *([f"{more} more failed it."] if more > 0 else [])])
 
 
 def render_results(
