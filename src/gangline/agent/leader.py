@@ -339,14 +339,12 @@ class Leader:
             self._port.release()
         faults = self._preflight.judge(self._members.by_node)
         if faults:
-            text = describe_faults(faults, self._members.by_node)
             nodes = tuple(dict.fromkeys(fault.node for fault in faults))
-            self._fail(Reason.UNHEALTHY_NODE, text, nodes=nodes)
+            self._fail(Reason.UNHEALTHY_NODE, describe_faults(faults, self._members.by_node), nodes=nodes)
             self._advance()
             return
         if self._node is not None:
-            text = f"Checked before the start: {self._preflight.summary(self._members.by_node)}."
-            self._node.journal.write("preflight", text=text)
+            self._node.journal.write("preflight", text=self._preflight.summary(self._members.by_node))
         self._start(attempt)
 
     def _reserve(self) -> bool:
@@ -568,9 +566,9 @@ class Leader:
     # Small parts
 
     def _write_gang(self, attempt: Attempt) -> None:
-        gang = render_gang(self._launch, attempt, self._members.by_node)
+        path = self._site.run.attempt(attempt.number).gang
         try:
-            write_json(self._site.run.attempt(attempt.number).gang, gang)
+            write_json(path, render_gang(self._launch, attempt, self._members.by_node))
         except OSError as error:
             self._warn(f"The list of members could not be written: {error}.")
 

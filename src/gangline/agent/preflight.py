@@ -99,7 +99,7 @@ class Preflight:
     def summary(self, members: Mapping[int, Member]) -> str:
         """What was measured, in words."""
         offsets = _offsets(members) if "clock" in self._policy.checks else None
-        return render_results(self._results, offsets)
+        return f"Checked before the start: {render_results(self._results, offsets)}."
 
     def _tell_clocks(self, members: Mapping[int, Member]) -> None:
         """Clocks that differ confuse people who read logs, also where nobody asked for the check."""
