@@ -68,13 +68,15 @@ class Gang:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(spec))
 
-    def start_agent(self, node: int, *, through: Sequence[str] = (), **env: str) -> subprocess.Popen[bytes]:
+    def start_agent(
+        self, node: int, *, through: Sequence[str] = (), stdin: int = subprocess.DEVNULL, **env: str
+    ) -> subprocess.Popen[bytes]:
         argv = [*through, sys.executable, str(self.bundle), "agent", str(self.run.path)]
         argv += ["--launch", str(self.launch), "--node", str(node)]
         with self.run.launch(self.launch).log(node).open("ab") as log:
             agent = subprocess.Popen(
                 argv,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "GANGLINE_ADDRESS": "127.0.0.1", **env},

@@ -146,11 +146,21 @@ def test_a_module_runs(gang: Gang) -> None:
     assert gang.log() == "x __main__\n"
 
 
-def test_stdin_is_empty(gang: Gang) -> None:  # E4
-    gang.script("input('choose: ')")
-    result = gang.run_to_end(procs_per_node=1)
-    assert result["first_failure"]["error_type"] == "EOFError"
-    assert "EOFError" in gang.log()
+@pytest.mark.parametrize("start", ["exec", "warm"])
+def test_stdin_is_empty_whatever_the_agent_has(gang: Gang, start: str) -> None:  # E4
+    gang.script("import sys; print(repr(sys.stdin.read())); input('choose: ')")
+    gang.write_launch(procs_per_node=1, start=start)
+    read, write = os.pipe()  # nobody ever writes or closes
+    os.write(write, b"1\n")
+    try:
+        gang.start_agent(0, stdin=read)
+        gang.wait()
+    finally:
+        os.close(read)
+        os.close(write)
+    assert gang.result()["first_failure"]["error_type"] == "EOFError"
+    assert gang.result()["start_mode"] == start
+    assert gang.log().startswith("''\n")
 
 
 def test_output_is_unbuffered_and_survives_a_kill(gang: Gang) -> None:  # G3
