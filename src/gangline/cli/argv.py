@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -210,7 +211,7 @@ def _parse_script(line: SubmitLine, folder: Path) -> Entry:
     if kind is None and not _is_file(path):
         raise _not_a_script(line, folder)
     if kind is None:
-        raise _other_file(word)
+        raise _other_file(word, folder)
     _check_script(word, folder, later=line.rest[1:])
     return Entry(kind=kind, entry=word, args=_own_args(line.rest[1:]))
 
@@ -224,13 +225,13 @@ def _check_script(word: str, folder: Path, *, later: Sequence[str] = ()) -> None
     if _is_file(path):
         return
     if _is_dir(path):
-        raise InvalidRequest(f"`{word}` is a folder", fix=f"Name the script in it: {word.rstrip('/')}/train.py")
+        raise _a_folder(word, path)
     script = next((other for other in later if other.endswith(".py") and _is_file(folder / other)), None)
     if script:
         raise InvalidRequest(
             f"There is no file `{word}`", why=f"But `{script}` after it is one.", fix=f"Remove `{word}`?"
         )
-    raise InvalidRequest(f"There is no file `{word}` in {folder}", fix=_nearest_file(word, folder))
+    raise _no_such_file(word, folder)
 
 
 def _not_a_script(line: SubmitLine, folder: Path) -> InvalidRequest:
@@ -257,17 +258,44 @@ def _not_a_script(line: SubmitLine, folder: Path) -> InvalidRequest:
         after = f"; {option} takes one value" if option else ""
         return InvalidRequest(f"`{word}` stands where the script should be", why=why, fix=f"Remove `{word}`{after}.")
     if _is_dir(folder / word):
-        return InvalidRequest(f"`{word}` is a folder", fix=f"Name the script in it: {word.rstrip('/')}/train.py")
+        return _a_folder(word, folder / word)
     if shutil.which(word, path=os.environ.get("PATH")):
         return InvalidRequest(
             f"`{word}` is a program, not a script", fix=f"Write gangline submit -- {' '.join(line.rest)}"
         )
-    return InvalidRequest(f"There is no file `{word}` in {folder}", fix=_nearest_file(word, folder))
+    return _no_such_file(word, folder)
 
 
-def _other_file(word: str) -> InvalidRequest:
+def _no_such_file(word: str, folder: Path) -> InvalidRequest:
+    fix = _nearest_file(word, folder)
+    if " " in word.strip():
+        fix = f"Without quotes: gangline submit {word}\nA line for a shell: gangline submit -- {shlex.quote(word)}"
+    return InvalidRequest(f"There is no file `{word}` in {folder}", fix=fix)
+
+
+def _a_folder(word: str, path: Path) -> InvalidRequest:
+    """A folder is no script; name those that it holds."""
+    scripts = sorted(entry.name for entry in _scan(path) if Path(entry.name).suffix in _SUFFIXES)
+    if "__main__.py" in scripts:
+        fix = f"As a module: gangline submit -m {word.strip('./').replace('/', '.')}"
+    elif named := [name for name in scripts if name != "__init__.py"]:
+        best = "train.py" if "train.py" in named else named[0]
+        fix = f"Name the script in it, such as {(Path(word) / best).as_posix()}."
+    elif below := next(_walk(path), None):
+        fix = f"Name the script in it, such as {(Path(word) / below.relative_to(path)).as_posix()}."
+    else:
+        fix = "There is no Python script in it."
+    return InvalidRequest(f"`{word}` is a folder", fix=fix)
+
+
+def _other_file(word: str, folder: Path) -> InvalidRequest:
     if word.endswith((".yaml", ".yml")):
         return InvalidRequest(f"`{word}` is no script", fix=f"A run file is given with -f: gangline submit -f {word}")
+    if not word.endswith(".sh") and not os.access(folder / word, os.X_OK):
+        return InvalidRequest(
+            f"`{word}` is neither a Python script nor a notebook, and cannot be executed",
+            fix=_nearest_file(word, folder),
+        )
     shell = "bash " if word.endswith(".sh") else ("" if "/" in word else "./")
     return InvalidRequest(
         f"`{word}` is neither a Python script nor a notebook", fix=f"As a command: gangline submit -- {shell}{word}"
@@ -304,7 +332,8 @@ def _nearest_file(word: str, folder: Path) -> str:
     here = folder / Path(word).parent
     base = Path(word).name
     siblings = [entry.name for entry in _scan(here) if _is_file(entry.path)]
-    close = get_close_matches(base, siblings, n=1, cutoff=0.6)
+    same_stem = [name for name in siblings if name in {f"{base}{suffix}" for suffix in _SUFFIXES}]
+    close = same_stem or get_close_matches(base, siblings, n=1, cutoff=0.6)
     if close:
         return f"Did you mean `{(Path(word).parent / close[0]).as_posix()}`?"
     below = {path.name: path for path in _walk(folder)}

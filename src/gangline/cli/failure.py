@@ -31,6 +31,7 @@ __all__ = [
 EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
 """128 + SIGPIPE, as any program whose reader has gone."""
+_RUN_PARAMETERS = frozenset({"run", "runs"})
 _SHOWN_CHARS = 200
 _CRASH_FILE = "cli-crash.log"
 
@@ -65,6 +66,12 @@ def usage_as_error(error: click.ClickException) -> GanglineError:
         names = [name for param in ctx.command.params for name in param.opts] if ctx else []
         fix = nearest(error.option_name, [name for name in names if name.startswith("--")])
         return InvalidRequest(f"`{path}` has no option `{error.option_name}`", fix=f"{fix} `{path} --help` lists them.")
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and ctx:
+        return InvalidRequest(f"`{path}` needs a command", fix=f"One of: {', '.join(ctx.command.list_commands(ctx))}.")
+    if isinstance(error, click.MissingParameter) and error.param is not None and error.param.name in _RUN_PARAMETERS:
+        return InvalidRequest(
+            f"`{path}` needs a run", fix=f"`{path} latest` means the newest one; `gangline ps` lists them all."
+        )
     return InvalidRequest(error.format_message(), fix=f"`{path} --help` shows how it is used.")
 
 

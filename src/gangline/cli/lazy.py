@@ -5,6 +5,7 @@ Imports click alone, so that `gangline --help` is there at once.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -59,7 +60,7 @@ class LazyGroup(click.Group):
         """As click does, but an unknown name gets the nearest one."""
         name = args[0] if args else ""
         if name and name not in self.entries and not name.startswith("-"):
-            raise InvalidRequest(f"There is no command `{name}`", fix=self._hint(name))
+            raise InvalidRequest(f"There is no command `{name}`", fix=self._hint(name, args[1:]))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
@@ -73,8 +74,12 @@ class LazyGroup(click.Group):
             found.setdefault(entry.section, []).append((name, entry.summary))
         return list(found.items())
 
-    def _hint(self, name: str) -> str:
+    def _hint(self, name: str, rest: Sequence[str]) -> str:
+        if name == "help" and rest and rest[0] in self.entries:
+            return f"Did you mean `gangline {rest[0]} --help`?"
         meant = self.synonyms.get(name)
+        if meant is not None and meant in self.entries:
+            meant = shlex.join([meant, *rest])
         if meant is None and name.endswith((".py", ".ipynb")):
             meant = f"submit {name}"
         return f"Did you mean `gangline {meant}`?" if meant else nearest(name, self.entries)

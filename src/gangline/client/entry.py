@@ -145,7 +145,10 @@ def _is_installed(module: str, python: Path) -> bool:
 
 
 def _check_program(program: str, manifest: Manifest, workdir: str, path: str | None) -> None:
+    is_script = program.endswith(".py") and _is_file(program, manifest, workdir)
     if "/" not in program:
+        if shutil.which(program, path=path) is None and is_script:
+            raise SpecInvalid(f"`{program}` is a Python script, not a program", fix=f"Write gangline submit {program}")
         if shutil.which(program, path=path) is None:
             raise SpecInvalid(
                 f"There is no program `{program}` on PATH",
@@ -159,6 +162,8 @@ def _check_program(program: str, manifest: Manifest, workdir: str, path: str | N
     _check_file(program, manifest, workdir, what="program")
     entry = manifest.find(posixpath.normpath(posixpath.join(workdir, program)))
     if entry is not None and entry.kind == "file" and not entry.mode & 0o111:
+        if is_script:
+            raise SpecInvalid(f"`{program}` cannot be executed", fix=f"Write gangline submit {program}")
         raise SpecInvalid(
             f"`{program}` cannot be executed", fix=f"chmod +x {program}, or run it by its interpreter: bash {program}"
         )

@@ -37,7 +37,7 @@ def find_run(store: Store, word: str) -> str:
         return found[0]
     if found:
         raise Conflict(f"`{word}` begins, or names, several runs: {_several(found)}", fix="Type more of the id.")
-    near = get_close_matches(word, store.recent_ids(), n=_MOST_NAMED, cutoff=0.5)
+    near = get_close_matches(word, ["latest", *store.recent_ids()], n=_MOST_NAMED, cutoff=0.5)
     raise NotFound(
         f"There is no run `{word}`",
         fix=f"Did you mean {' or '.join(near)}?" if near else "`gangline ps` lists the runs.",

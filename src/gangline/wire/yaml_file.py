@@ -34,6 +34,10 @@ def read_yaml(path: FilePath) -> tuple[dict[str, object], dict[Path, int]]:
     Raises:
         SpecInvalid: the file cannot be read, is no UTF-8, no YAML, empty, no table, or names a key twice.
     """
+    if path.suffix in {".py", ".ipynb", ".sh"} and path.is_file():
+        raise SpecInvalid(
+            f"{path} is a script, not a run file", fix=f"A script is named without -f: gangline submit {path}"
+        )
     root = _compose(_read_text(path), path)
     if root is None:
         raise SpecInvalid(f"{path} is empty", fix="Write at least `script: train.py`, or leave the file out.")

@@ -21,6 +21,7 @@ def project(tmp_path: Path) -> Path:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
+    (tmp_path / "tool").chmod(0o755)
     return tmp_path
 
 
@@ -102,7 +103,7 @@ def test_a_named_python_is_the_one_that_runs(project: Path, monkeypatch: pytest.
         ("src/deep/fintune.py", "There is no file", "Did you mean `src/deep/finetune.py`?"),
         ("zzzz.py", "There is no file `zzzz.py`", "Scripts in that folder: evaluate.py, look.ipynb, train.py."),
         # things that are something else
-        ("src", "`src` is a folder", "src/train.py"),
+        ("src", "`src` is a folder", "src/deep/finetune.py"),
         ("run.yaml", "`run.yaml` is no script", "gangline submit -f run.yaml"),
         ("run.sh", "`run.sh` is neither", "gangline submit -- bash run.sh"),
         ("tool", "`tool` is neither", "gangline submit -- ./tool"),
@@ -147,6 +148,38 @@ def test_a_launcher_where_the_script_should_be_is_told_what_to_type(project: Pat
         entry_of(project, "--nodes", "2", *words.split())
     assert caught.value.fix.startswith("Write gangline submit --nodes 2 ")
     assert "train.py" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["python train.py"], "Without quotes: gangline submit python train.py"),
+        (["folder"], "such as folder/eval.py"),
+        (["package"], "gangline submit -m package"),
+        (["bare"], "There is no Python script in it."),
+        (["notes.txt"], "cannot be executed"),
+        (["nb"], "Did you mean `nb.ipynb`?"),
+        (["tool"], "As a command: gangline submit -- ./tool"),
+        (["run.sh"], "As a command: gangline submit -- bash run.sh"),
+    ],
+)
+def test_what_newcomers_type(project: Path, words: list[str], says: str):
+    for name in (
+        "folder/eval.py",
+        "folder/__init__.py",
+        "package/__main__.py",
+        "bare/x",
+        "notes.txt",
+        "nb.ipynb",
+        "tool",
+        "run.sh",
+    ):
+        (project / name).parent.mkdir(exist_ok=True)
+        (project / name).touch()
+    (project / "tool").chmod(0o755)
+    with pytest.raises(InvalidRequest) as caught:
+        entry_of(project, *words)
+    assert says in str(caught.value)
 
 
 def test_a_file_named_like_an_assignment_is_a_file(project: Path):

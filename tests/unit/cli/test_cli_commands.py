@@ -64,8 +64,8 @@ def test_words_of_other_tools_are_understood(gangline: Any, word: str, meant: st
     ("args", "says"),
     [
         (["ps", "--al"], "Did you mean `--all`?"),
-        (["logs"], "Missing argument 'RUN'"),
         (["logs", "x", "--rank", "-1"], "`-1` names no ranks"),
+        (["logs"], "`gangline logs` needs a run"),
         (["ps", "-n", "0"], "`0` is not a whole number, 1 or more"),
         (["ps", "--phase", "runing"], "runing"),
         (["wait", "x", "--timeout", "soon"], "soon"),
@@ -357,6 +357,21 @@ def test_a_line_of_the_server_log_that_is_half_written_waits_for_its_end(tmp_pat
     path.write_text("one\ntwo\n")
     assert server._print_new(path, position, server._print_objects) == 8
     assert capsys.readouterr().out == '{"line": "one"}\n{"line": "two"}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("log latest --rank 3", "Did you mean `gangline logs latest --rank 3`?"),
+        ("help submit", "Did you mean `gangline submit --help`?"),
+        ("logs", "`gangline logs latest` means the newest one"),
+        ("stop", "`gangline stop latest` means the newest one"),
+        ("server", "One of: logs, start, status, stop."),
+    ],
+)
+def test_a_slip_is_answered_with_the_whole_line(gangline: Any, line: str, says: str):
+    result = gangline(*line.split())
+    assert (result.code, says in result.err) == (64, True), result.err
 
 
 def test_the_schema_is_json_anyway(gangline: Any):

@@ -87,6 +87,8 @@ def test_entries_that_ranks_will_find(project, kind, entry, cwd):
         ("module", "pkg/train", "without .py"),
         ("command", "./run.sh", "chmod +x ./run.sh"),
         ("command", "./gone.sh", "There is no program"),
+        ("command", "train.py", "is a Python script, not a program. Write gangline submit train.py"),
+        ("command", "./train.py", "Write gangline submit ./train.py"),
         ("command", "no-such-program-anywhere", "on PATH"),
         ("command", "/no/such/program", "cannot be executed"),
     ],
