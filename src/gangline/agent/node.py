@@ -36,6 +36,7 @@ from gangline.domain.phase import Reason
 from gangline.domain.spec import EntryKind, Strategy
 from gangline.rundir.files import write_json
 from gangline.rundir.layout import AttemptDir
+from gangline.rundir.space import probe_folder
 
 __all__ = ["LocalRank", "Node"]
 
@@ -346,6 +347,8 @@ class Node:
             "phase": last.phase,
         }
         self.journal.write("rank_exited", **facts)
+        if gone.exit_code and error is None:
+            self._ask_for_room()
         extra = {
             "time": gone.time,
             "started": local.started,
@@ -355,6 +358,12 @@ class Node:
             "memory": _describe_memory(read_memory()) if failed else None,
         }
         self._report({"say": "exited", "attempt": attempt.folder.number, **facts, **extra})
+
+    def _ask_for_room(self) -> None:
+        """A rank that failed without a word may have had no room for one, although the journal still had."""
+        fault = probe_folder(self.site.run.path)
+        if fault:
+            self._on_full(f"{fault}.")
 
     def _new_oom_kills(self, attempt: LocalAttempt) -> int:
         now = count_oom_kills()

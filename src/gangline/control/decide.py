@@ -67,6 +67,7 @@ class Facts:
     unknown_for_s: float = 0.0
     leader_silent_s: float = 0.0
     """Since the last sign of life of the leader; time in which the server itself did not look is left out."""
+    leader_patience_s: float = LEADER_PATIENCE_S
     was_prepared: bool = False
     """`launch.json` of the launch exists: its agents may have been started, even without a handle."""
     policy: RestartPolicy = field(default_factory=RestartPolicy)
@@ -147,7 +148,7 @@ def _going_on(facts: Facts) -> list[Step]:
         return _lost(facts) if facts.confirmed_gone else []
     if facts.observation is None or facts.observation.liveness is Liveness.UNKNOWN:
         return _silent(facts)
-    if facts.leader_silent_s >= LEADER_PATIENCE_S:
+    if facts.leader_silent_s >= facts.leader_patience_s:
         return [Cancel(why=f"{_frozen(facts)} The launch is ended by force.")]
     return _alive(facts)
 
@@ -333,7 +334,7 @@ def _loss_message(facts: Facts, reason: Reason) -> str:
     detail = facts.observation.detail if facts.observation is not None else ""
     if reason is Reason.PREEMPTED:
         said = "The backend took the machines away"
-    elif facts.leader_silent_s >= LEADER_PATIENCE_S:
+    elif facts.leader_silent_s >= facts.leader_patience_s:
         said = f"{_frozen(facts)} Its launch was ended by force"
     elif facts.newest is None:
         said = f"The agents of launch {facts.run.launch} ended before they began an attempt"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gangline.control.decide import (
     EXIT_CODES,
+    LEADER_PATIENCE_S,
     Cancel,
     Change,
     Facts,
@@ -102,7 +103,16 @@ class _Watch:
 class Reconciler:
     """Moves runs on. All its methods belong to one thread."""
 
-    def __init__(self, *, store: Store, backends: Mapping[str, Backend], home: Home, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        backends: Mapping[str, Backend],
+        home: Home,
+        clock: Clock,
+        leader_patience_s: float = LEADER_PATIENCE_S,
+    ) -> None:
+        self._leader_patience_s = leader_patience_s
         self._store = store
         self._backends = backends
         self._home = home
@@ -168,6 +178,7 @@ class Reconciler:
             confirmed_gone=is_lost,
             unknown_for_s=0.0 if watch.unknown_since is None else now - watch.unknown_since,
             leader_silent_s=watch.silent_s,
+            leader_patience_s=self._leader_patience_s,
             was_prepared=run.handle is not None or run_dir.launch(run.launch).spec.exists(),
             policy=spec.restarts,
             used=decide_used(run, ingested.attempts),

@@ -108,7 +108,8 @@ def serve(settings: Settings) -> None:
         )
         info = ServerInfo(pid=os.getpid(), port=socket_.getsockname()[1], version=VERSION, started=started)
         listener = Listener(make_app(parts, token=token), stopping=stopping, on_listening=lambda: _announce(home, info))
-        loop.start(Reconciler(store=store, backends=backends, home=home, clock=clock))
+        patience_s = settings.leader_patience_s
+        loop.start(Reconciler(store=store, backends=backends, home=home, clock=clock, leader_patience_s=patience_s))
         stack.callback(_close_loop, loop)
         listener.run([socket_])
     _log.info("server ended; gangs go on")

@@ -85,3 +85,12 @@ def test_settings_come_from_the_environment(tmp_path):
 def test_a_port_that_is_none_is_named(port):
     with pytest.raises(InvalidRequest, match="GANGLINE_SERVER_PORT"):
         Settings.from_env({"GANGLINE_SERVER_PORT": port})
+
+
+@pytest.mark.parametrize("text", ["6.9", "0", "-1", "nan", "inf", "soon"])
+def test_a_patience_that_no_leader_could_meet_is_refused(tmp_path, text):
+    environ = {"GANGLINE_HOME": str(tmp_path), "GANGLINE_SERVER_LEADER_PATIENCE": text}
+    with pytest.raises(InvalidRequest, match="GANGLINE_SERVER_LEADER_PATIENCE"):
+        Settings.from_env(environ)
+    assert Settings.from_env({**environ, "GANGLINE_SERVER_LEADER_PATIENCE": "7"}).leader_patience_s == 7.0
+    assert Settings.from_env({"GANGLINE_HOME": str(tmp_path)}).leader_patience_s == 60.0

@@ -1,0 +1,96 @@
+"""A leader that is frozen and a disk that is really full, under a real server."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gangline.client import connect, submit
+from gangline.domain.spec import Resources, RunSpec
+from gangline.rundir.home import Home
+
+pytestmark = pytest.mark.integration
+DEADLINE_S = 120.0
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {DEADLINE_S} s"
+        time.sleep(0.05)
+
+
+def project_of(folder: Path, script: str) -> Path:
+    folder.mkdir()
+    (folder / "train.py").write_text(script)
+    return folder
+
+
+def test_a_launch_whose_leader_is_frozen_is_followed_by_another(home, tmp_path, monkeypatch):
+    monkeypatch.setenv("GANGLINE_SERVER_LEADER_PATIENCE", "7")
+    project = project_of(tmp_path / "project", "import time\ntime.sleep(600)\n")
+    with connect(Home(home)) as client:
+        run = submit(RunSpec(entry="train.py"), root=project, client=client)["id"]
+        wait_until(lambda: client.run(run)["phase"] == "running", "it runs")
+        os.kill(client.run(run)["attempts"][0]["nodes"][0]["agent_pid"], signal.SIGSTOP)
+        wait_until(lambda: len(client.run(run)["attempts"]) > 1, "another launch begins")
+        first = client.run(run)["attempts"][0]
+        assert (first["outcome"], first["reason"]) == ("failed", "node_lost")
+        assert "has shown no sign of life for" in first["message"]
+        client.stop(run, grace_s=0)
+        assert client.wait(run, timeout_s=DEADLINE_S)["phase"] == "stopped"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own; ours to fill."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(disk)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.fixture
+def full_home(small_disk: Path, home: Path) -> Path:
+    """A state folder whose runs lie on the small disk; the database has room, so that the end can be stored."""
+    home.mkdir()
+    (home / "runs").symlink_to(small_disk)
+    return home
+
+
+FILL = """
+import os, time
+ballast = os.environ["GANGLINE_RUN_DIR"] + "/ballast"
+if os.environ["GANGLINE_ATTEMPT"] == "0":
+    with open(ballast, "wb", buffering=0) as file:
+        while True:
+            file.write(os.urandom(1 << 16))
+print("went on", flush=True)
+"""
+
+
+@pytest.mark.root
+def test_a_disk_that_a_run_fills_ends_it_as_storage_and_it_goes_on_once_there_is_room(full_home, tmp_path):
+    project = project_of(tmp_path / "project", FILL)
+    with connect(Home(full_home)) as client:
+        spec = RunSpec(entry="train.py", resources=Resources(procs_per_node=1))
+        run = submit(spec, root=project, client=client)["id"]
+        ballast = Path(client.run(run)["run_dir"], "ballast")
+        over = client.wait(run, timeout_s=DEADLINE_S)
+        assert (over["phase"], over["reason"]) == ("failed", "storage"), over["message"]
+        assert "No space left on device" in over["message"]
+        ballast.unlink()
+        client.resume(run, patience_s=DEADLINE_S)
+        assert client.wait(run, timeout_s=DEADLINE_S)["phase"] == "succeeded"
+        assert b"".join(client.raw_log(run, 0)) == b"went on\n"
