@@ -99,6 +99,8 @@ def test_a_rerun_takes_the_stored_code_and_compare_shows_what_was_other(command,
     }
     assert found["code"][0]["same"]
     assert [value["last"] for value in found["metrics"][0]["values"]] == [100 / 30, 5.0]
+    told = json.loads(command("report", failed, "-o", "run.zip", "--json"))
+    assert (told["size_bytes"], told["file"]) == ((project / "run.zip").stat().st_size, str(project / "run.zip"))
     workers = json.loads(command("compare", failed, "--ranks", "--json"))
     assert [(one["rank"], one["last_step"]) for one in workers["ranks"]] == [(0, 30), (1, 30)]
     assert workers["ranks"][1]["exit_code"] == 1

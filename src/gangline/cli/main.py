@@ -48,6 +48,7 @@ ENTRIES = {
     "wait": _entry("wait", _RUN, "Wait until a run is over and exit with its code."),
     "ps": _entry("ps", _SEE, "List runs."),
     "show": _entry("show", _SEE, "Show one run: how it stands and why, attempts, loss, code."),
+    "report": _entry("report", _SEE, "Write all that is known of a run into one file, without its secrets."),
     "compare": _entry("compare", _SEE, "Compare runs: spec, code, environment, metrics, and how they went."),
     "logs": _entry("logs", _SEE, "Print what the ranks wrote."),
     "watch": _entry("watch", _SEE, "Watch a run live."),

@@ -232,6 +232,15 @@ class Client:
         """What differs between the workers of a run; attempt None: the newest."""
         return cast("RanksView", self._get(f"{_of(run)}/ranks", {"attempt": attempt}))
 
+    def report(self, run: str, *, form: str = "html") -> tuple[bytes, int]:
+        """All that is known of a run as one file, and from how many places a secret was removed.
+
+        Args:
+            form: `html` or `zip`.
+        """
+        answer = self._send("GET", f"{_of(run)}/report", query={"form": form}, timeout=_UPLOAD)
+        return answer.content, int(answer.headers.get("X-Gangline-Removed", 0))
+
     def events(self, run: str, *, after: int = -1) -> list[EventView]:
         """The run's history after the entry with that `seq`."""
         return cast("list[EventView]", self._get(f"{_of(run)}/events", {"after": after}))

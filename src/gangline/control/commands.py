@@ -20,6 +20,7 @@ from gangline.control.decide import STOPPED_EXIT_CODE
 from gangline.control.launching import dry_launch
 from gangline.control.lookup import find_run
 from gangline.control.queueing import live_gangs
+from gangline.control.reporting import Reporter, ReportFile
 from gangline.control.requests import ask_stop
 from gangline.control.specs import Specs
 from gangline.control.system import system_views
@@ -87,6 +88,12 @@ class Commands:
         self._poke = poke
         self._specs = Specs(store)
         self._admission = Admission(store=store, backends=backends, home=home, clock=clock)
+        self._reporter = Reporter(
+            home=home,
+            clock=clock,
+            detail=self.detail,
+            metric=lambda run_id, name, buckets: self.metric(run_id, name, rank=0, buckets=buckets),
+        )
         self._comparer = Comparer(store=store, home=home, detail=self.detail)
         self._again = Again(store=store, home=home, specs=self._specs, admission=self._admission, clock=clock)
 
@@ -190,6 +197,10 @@ class Commands:
     def compare_ranks(self, run_id: str, *, attempt: int | None) -> RanksView:
         """What differs between the workers of a run; see `Comparer.compare_ranks`."""
         return self._comparer.compare_ranks(run_id, attempt=attempt)
+
+    def report(self, run_id: str, *, form: str) -> ReportFile:
+        """All that is known of a run as one file, without its secrets; see `Reporter.report`."""
+        return self._reporter.report(run_id, form)
 
     def events(self, run_id: str, *, after: int = -1) -> list[EventView]:
         """The history of a run, from the event after number `after` on."""

@@ -1,4 +1,4 @@
-"""Calls that compare: runs with one another, the workers of one run."""
+"""Calls that look at runs as a whole: compared with one another, the workers of one, a report."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from gangline.wire.compared import CompareView, RanksView
 
 __all__ = ["make_router"]
 
+_MEDIA = {"html": "text/html; charset=utf-8", "zip": "application/zip"}
+
 
 def make_router(parts: Parts) -> APIRouter:
-    """`/compare` and `/runs/{run}/ranks`."""
+    """`/compare`, `/runs/{run}/ranks` and `/runs/{run}/report`."""
     router = APIRouter(tags=["runs"])
 
     @router.get("/compare", response_model=CompareView)
@@ -32,5 +34,14 @@ def make_router(parts: Parts) -> APIRouter:
     ) -> Response:
         """What differs between the workers of a run."""
         return json_answer(parts.commands.compare_ranks(parts.commands.find(run), attempt=attempt))
+
+    @router.get("/runs/{run}/report", response_class=Response)
+    def report_run(
+        run: str, form: Annotated[str, Query(description="`html`: one page; `zip`: with the logs beside it.")] = "html"
+    ) -> Response:
+        """All that is known of a run as one file, without its secrets; `X-Gangline-Removed` counts them."""
+        made = parts.commands.report(parts.commands.find(run), form=form)
+        headers = {"X-Gangline-Removed": str(made.removed)}
+        return Response(made.content, media_type=_MEDIA[form], headers=headers)
 
     return router

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from gangline.control.again import DebugRequest, RerunRequest, ResumeRequest
+from gangline.control.reporting import ReportFile
 from gangline.domain.errors import NotFound
 from gangline.domain.gang import Launch
 from gangline.domain.spec import RunSpec
@@ -172,6 +173,10 @@ class FakeCommands:
             "missing": [],
             "ranks": [],
         }
+
+    def report(self, run_id: str, *, form: str) -> ReportFile:
+        self.calls.append(("report", run_id, form))
+        return ReportFile(content=b"<!doctype html>", removed=3)
 
     def events(self, run_id: str, *, after: int = -1) -> list[EventView]:
         return [event for event in self.history.get(run_id, []) if event["seq"] > after]

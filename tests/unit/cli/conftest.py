@@ -262,6 +262,10 @@ class FakeClient:
         self.calls.append(("compare", (tuple(runs), code)))
         return self.compared
 
+    def report(self, run: str, *, form: str) -> tuple[bytes, int]:
+        self.calls.append(("report", (run, form)))
+        return b"<!doctype html>", 3
+
     def compare_ranks(self, run: str, *, attempt: int | None) -> dict[str, Any]:
         self.calls.append(("compare_ranks", (run, attempt)))
         return self.workers

@@ -197,3 +197,31 @@ def test_compare_ranks_marks_the_slow_one(gangline, client):
     assert "1 node described none: 3" in out
     assert [line.split()[0] for line in out.splitlines() if "x the median" in line] == ["2"]
     assert "5.0 x the median" in out
+
+
+def test_report_writes_a_private_file_and_replaces_none(gangline, client, failed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = gangline("report", failed)
+    path = tmp_path / f"gangline-report-{failed}.html"
+    assert (done.code, path.read_bytes()) == (0, b"<!doctype html>"), done.err
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "3 secrets removed" in done.out
+    assert "Look through it" in done.err
+    path.write_text("mine")
+    refused = gangline("report", failed)
+    assert refused.code == 75
+    assert "is there already" in refused.err
+    assert path.read_text() == "mine"
+    assert gangline("report", failed, "--force").code == 0
+    assert path.read_bytes() == b"<!doctype html>"
+    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    gangline("report", failed, "-o", "x.zip")
+    assert client.calls[-1] == ("report", (failed, "zip"))
+
+
+@pytest.mark.parametrize(("name", "says"), [("x.pdf", "neither a page nor"), ("no/such/x.html", "cannot be")])
+def test_report_says_where_it_cannot_be_written(gangline, failed, tmp_path, monkeypatch, name, says):
+    monkeypatch.chdir(tmp_path)
+    done = gangline("report", failed, "-o", name)
+    assert done.code == 64
+    assert says in done.err
