@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from statistics import median
 from typing import Any, cast
 
 from gangline.control.comparefile import compare_file
@@ -172,11 +171,11 @@ def summary_of(detail: RunDetail) -> RunSummary:
 
 
 def median_step_s(steps: Sequence[tuple[int, float]]) -> float | None:
-    """Median time of one step, from (step, time) in the order of time; None for fewer than two."""
+    """Median time of one step (the upper of two), from (step, time) in order of time; None for fewer than two."""
     gaps = [
         (later - earlier) / (step - before) for (before, earlier), (step, later) in pairwise(steps) if step > before
     ]
-    return median(gaps) if gaps else None
+    return sorted(gaps)[len(gaps) // 2] if gaps else None
 
 
 def _is_step(record: object, attempt: int) -> bool:

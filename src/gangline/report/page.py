@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
-
 from gangline.domain.version import VERSION
 from gangline.report.charts import Chart
 from gangline.wire.views import RunDetail
@@ -43,6 +41,8 @@ class Page:
 
 def render_page(page: Page) -> str:
     """HTML in one file."""
+    from jinja2 import Environment, StrictUndefined  # noqa: PLC0415 - the start of the server need not wait for it
+
     source = pkgutil.get_data("gangline.report", "report.html")
     assert source is not None  # noqa: S101 - it is part of the package
     env = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
