@@ -23,10 +23,6 @@ GONE_WITHIN_S = 10.0
 SERVICES: dict[str, tuple[Callable[[], bool], str]] = {
     "torch": (lambda: importlib.util.find_spec("torch") is not None, "needs PyTorch: make setup"),
     "root": (lambda: os.geteuid() == 0, "needs root"),
-    "faketime": (
-        lambda: any(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")),
-        "needs Debian's package libfaketime",
-    ),
     "git": (lambda: shutil.which("git") is not None, "needs git"),
 }
 """Marker -> whether this machine has it, and what to say if not."""

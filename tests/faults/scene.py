@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,8 @@ from gangline.rundir.layout import AttemptDir, RunDir
 __all__ = ["EVERY", "FAULTS", "SCRIPT", "STEPS", "Fault", "Scene"]
 
 STEPS = 40
+HELD = 32
+"""Step at which ranks wait until the fault was felt."""
 EVERY = 5
 """Steps from one checkpoint to the next."""
 RANKS = 4
@@ -35,24 +36,36 @@ import os, pathlib, resource, time
 import torch
 import torch.distributed as dist
 import gangline
+from gangline.training import writer
 
 dist.init_process_group("gloo")
 me = gangline.current()
+now = time.time
 orders = pathlib.Path(os.environ["ORDERS"])
 found = gangline.latest_checkpoint()
 first = found.step if found else 0
 print("from", first)
+
+def obey():
+    mine = f"{{me.attempt}}-{{me.rank}}"
+    if (orders / f"raise-{{mine}}").exists():
+        raise ValueError("an order")
+    if (orders / f"exit-{{mine}}").exists():
+        os._exit(7)
+    if (orders / f"limit-{{mine}}").exists():
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 31, resource.RLIM_INFINITY))
+        torch.ones(1 << 30)
+    if (orders / f"grow-{{mine}}").exists():
+        held = [bytearray(1 << 24) for _ in range(256)]
+    for shift in orders.glob(f"clock-{{os.environ['NODE_RANK']}}-*"):
+        time.time = writer._time = lambda: now() + (3600.0 if shift.name.endswith("ahead") else -3600.0)
+
 for step in range(first + 1, {STEPS} + 1):
     time.sleep(0.02)
-    if (orders / f"raise-{{me.attempt}}-{{me.rank}}").exists():
-        raise ValueError("an order")
-    if (orders / f"exit-{{me.attempt}}-{{me.rank}}").exists():
-        os._exit(7)
-    if (orders / f"limit-{{me.attempt}}-{{me.rank}}").exists():
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 31, resource.RLIM_INFINITY))
-        held = torch.ones(1 << 30)
-    if (orders / f"grow-{{me.attempt}}-{{me.rank}}").exists():
-        held = [bytearray(1 << 24) for _ in range(256)]
+    obey()
+    while step == {HELD} and not (orders / "go-on").exists():
+        time.sleep(0.02)
+        obey()
     dist.all_reduce(torch.ones(1))
     print("step", step)
     gangline.log({{"loss": 1.0 / step}}, step=step)
@@ -99,6 +112,11 @@ class Scene:
         """Steps whose commit an attempt has recorded."""
         lines = [line for rank in self.dir.metric_ranks() for line in _lines(self.dir.metrics(rank))]
         return [line["s"] for line in lines if line["k"] == "c" and line["a"] == attempt]
+
+    def clock_spread_s(self) -> float:
+        """How far apart the times are that ranks wrote."""
+        times = [line["t"] for rank in self.dir.metric_ranks() for line in _lines(self.dir.metrics(rank))]
+        return float(max(times) - min(times))
 
     def until(self, condition: Callable[[], object], what: str) -> None:
         deadline = time.monotonic() + PATIENCE_S
@@ -162,7 +180,7 @@ class Fault:
     blames: bool = True
     """The rank that was hit is named as the first that failed."""
     needs: str = ""
-    """`root`, `memory group`, `libfaketime` or ""."""
+    """`root`, `memory group` or ""."""
     on_disk: bool = False
     """The checkpoints lie on a file system of their own, of 40 MB."""
 
@@ -193,26 +211,9 @@ def _kill_server(scene: Scene, _rank: int) -> None:
     os.kill(scene.client.health()["pid"], signal.SIGKILL)
 
 
-def find_faketime() -> Path | None:
-    """The library that shifts the clock of a process, from Debian's package `libfaketime`."""
-    return next(iter(sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))), None)
-
-
-def clock_variables(folder: Path) -> dict[str, str]:
-    """Environment of processes whose wall clock is off by what `folder/clock` says; the monotonic one is right."""
-    (folder / "clock").write_text("+0")
-    return {
-        "LD_PRELOAD": str(find_faketime()),
-        "FAKETIME_TIMESTAMP_FILE": str(folder / "clock"),
-        "FAKETIME_NO_CACHE": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "NO_FAKE_STAT": "1",
-    }
-
-
 def _shift_clock(scene: Scene, _rank: int) -> None:
-    (scene.folder / "clock").write_text(scene.chance.choice(["+3600", "-3600"]))
-    scene.undo.append(partial((scene.folder / "clock").write_text, "+0"))
+    """An hour on or back, for the ranks of one node."""
+    scene.order(f"clock-{scene.chance.randrange(2)}-{scene.chance.choice(['ahead', 'back'])}")
 
 
 def _slow(scene: Scene, _rank: int) -> None:
@@ -290,6 +291,6 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="agent killed", strike=_kill_agent, reasons=frozenset({"node_lost"}), blames=False),
     Fault(name="server killed", strike=_kill_server, reasons=frozenset()),
     Fault(name="slow storage", strike=_slow, reasons=frozenset()),
-    Fault(name="clock shift", strike=_shift_clock, reasons=frozenset(), needs="libfaketime"),
+    Fault(name="clock shift", strike=_shift_clock, reasons=frozenset()),
     Fault(name="full disk", strike=_fill, reasons=frozenset({"storage"}), blames=False, needs="root", on_disk=True),
 )
