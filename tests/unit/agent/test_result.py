@@ -98,10 +98,13 @@ def test_budgets_end_restarts(make_launch: Callable[..., LaunchSpec]) -> None:
     assert "--max-restarts" in spent.restart_message
 
 
-def test_a_lost_node_asks_for_other_agents(make_launch: Callable[..., LaunchSpec]) -> None:
-    lost = Ending(cause="failure", time=9.0, reason=Reason.NODE_LOST, message="Node 1 (h) was lost.")
+@pytest.mark.parametrize("reason", [Reason.NODE_LOST, Reason.START_TIMEOUT])
+def test_a_node_that_is_lost_or_never_came_asks_for_other_agents(
+    make_launch: Callable[..., LaunchSpec], reason: Reason
+) -> None:
+    lost = Ending(cause="failure", time=9.0, reason=reason, message="Node 1 (h) was lost.")
     found = outcome(make_launch(restarts=BUDGETS), attempt(record(0, exit_code=1), ending=lost))
-    assert (found.reason, found.next, found.exit_code) == (Reason.NODE_LOST, "relaunch", 71)
+    assert (found.reason, found.next, found.exit_code) == (reason, "relaunch", 71)
 
 
 def test_processes_that_cannot_be_killed_ask_for_other_agents(make_launch: Callable[..., LaunchSpec]) -> None:

@@ -54,6 +54,7 @@ def test_a_script_that_surely_runs(line):
         "bash -c 'echo 1 > x.py; python x.py'",
         "bash -c 'if true; then python x.py; fi'",
         "bash -c 'python a.py || python x.py'",
+        "bash -c 'true || python x.py'",
         "accelerate launch --some-new-option x.py",
     ],
 )
@@ -129,4 +130,4 @@ _WORDS = st.sampled_from(
 @given(st.lists(_WORDS, max_size=8))
 def test_no_line_breaks_it(words):
     for found in find_launched(words):
-        assert found.script in {word for text in words for word in text.split()}
+        assert found.script in {*words, *(word for text in words for word in text.split())}
