@@ -29,6 +29,8 @@ BENCHES = (
     "memory",
     "join",
     "chart",
+    "follow_logs",
+    "search_logs",
 )
 RESULTS = HERE / "results.json"
 PAGE = ROOT / "docs" / "benchmarks.md"

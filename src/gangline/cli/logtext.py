@@ -23,13 +23,14 @@ _ESCAPES = re.compile(
 )
 _CUT_ESCAPE = re.compile(r"(?:\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)|\x9b[0-?]*[ -/]*)\Z")
 _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+_CONTROL_BYTES = bytes([*range(9), *range(11, 32), 127])
 _LONGEST_ESCAPE = 4096
 _LONGEST_PIECE = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some text of one rank; `ended` when a line ends with it."""
+    """Some text of one rank; `ended` when a line ends with it. Of lines that ended, it may hold several."""
 
     text: str
     ended: bool
@@ -52,17 +53,34 @@ class LineAssembler:
 
     def feed(self, text: str) -> list[Piece]:
         """The pieces that `text` completes; a piece of a line longer than 64 KiB comes out before its end."""
+        if text and not self._held and _is_plain(text):
+            return self._feed_plain(text)
         stripped, self._held = (text, "") if self.raw else strip_controls(self._held + text)
-        if self._after_return and stripped.startswith("\n"):
-            stripped = stripped[1:]
+        joined = self._after_return and stripped.startswith("\n")
         if stripped:
             self._after_return = stripped.endswith("\r")
+        stripped = stripped[1:] if joined else stripped
         lines = stripped.replace("\r\n", "\n").split("\n")
         pieces: list[Piece] = []
         for line in lines[:-1]:
             pieces.append(Piece(_newest_state(self.pending + line), ended=True))
             self.pending = ""
         self._keep(lines[-1], pieces)
+        return pieces
+
+    def _feed_plain(self, text: str) -> list[Piece]:
+        """The same for most text by far, many lines at once."""
+        if self._after_return and text.startswith("\n"):
+            text = text[1:]
+        self._after_return = False
+        whole, ended, rest = text.rpartition("\n")
+        pieces: list[Piece] = []
+        if ended:
+            first, several, others = whole.partition("\n")
+            pieces.append(Piece(_newest_state(self.pending + first), ended=True))
+            pieces += [Piece(others, ended=True)] if several else []
+            self.pending = ""
+        self._keep(rest, pieces)
         return pieces
 
     def finish(self) -> list[Piece]:
@@ -133,7 +151,8 @@ class LogPrinter:
     def _print(self, rank: int, pieces: list[Piece]) -> None:
         if self.label is not None:
             label = self.label(rank)
-            self.write("".join(f"{label}{text}\n" for piece in pieces if (text := self._take(rank, piece)) is not None))
+            shown = (text for piece in pieces if (text := self._take(rank, piece)) is not None)
+            self.write("".join(label + text.replace("\n", f"\n{label}") + "\n" for text in shown))
             return
         for piece in pieces:
             self._print_open(self._take(rank, piece) or "")
@@ -146,6 +165,8 @@ class LogPrinter:
         """What is shown of a piece; None: nothing, of a line that has been cut before."""
         if self.line_chars is None:
             return piece.text
+        if "\n" in piece.text:
+            return "\n".join(self._cut(rank, line) for line in piece.text.split("\n"))
         text = self._cut(rank, piece.text)
         over = self._columns.get(rank, 0) > self.line_chars
         self._columns[rank] = 0 if piece.ended else self._columns.get(rank, 0) + len(piece.text)
@@ -174,12 +195,17 @@ def strip_controls(text: str) -> tuple[str, str]:
 
     What turns the order of letters around is shown as an escape (`\u202e`), as in every table.
     """
-    if text.isascii() and text.isprintable():
+    if _is_plain(text):
         return text, ""
-    cut = _CUT_ESCAPE.search(text)
+    cut = _CUT_ESCAPE.search(text, max(0, len(text) - _LONGEST_ESCAPE)) if "\x1b" in text or "\x9b" in text else None
     held = cut.group() if cut and len(cut.group()) <= _LONGEST_ESCAPE else ""
     whole = text[: len(text) - len(held)] if held else text
     return visible_order(_CONTROLS.sub("", _ESCAPES.sub("", whole))), held
+
+
+def _is_plain(text: str) -> bool:
+    """Whether it is nothing but printable ASCII, tabs and line feeds."""
+    return text.isascii() and len(text) == len(text.encode("ascii").translate(None, _CONTROL_BYTES))
 
 
 def _newest_state(line: str) -> str:

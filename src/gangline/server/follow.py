@@ -23,6 +23,9 @@ __all__ = ["RunFollower", "follow_lines"]
 
 _POLL_S = 0.05
 _BUSY_PAUSE_S = 0.01
+_FLOW_PAUSE_S = 0.15
+_FLOW_BYTES = 1 << 15
+"""Where so much comes at once, looking less often costs less and shows the same."""
 _ALIVE_S = 5.0
 """After this long without news an empty line says that the server lives."""
 _LOOK_S = 0.1
@@ -81,7 +84,8 @@ async def follow_lines(follower: RunFollower, stopping: Stopping) -> AsyncIterat
     silent_s = 0.0
     while not follower.ended:
         lines, more = await run_in_threadpool(follower.poll)
-        pause_s = _BUSY_PAUSE_S if more else _POLL_S
+        pause_s = _POLL_S if len(lines) < _FLOW_BYTES else _FLOW_PAUSE_S
+        pause_s = _BUSY_PAUSE_S if more else pause_s
         silent_s = 0.0 if lines else silent_s + pause_s
         if silent_s >= _ALIVE_S:
             lines, silent_s = b"\n", 0.0

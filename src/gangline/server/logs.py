@@ -59,10 +59,10 @@ class GangLogFollower:
         following = [number for number in begun if number > self.attempt]
         logs = self._logs_of(self.attempt)
         pieces = logs.read(over=run_over or bool(following) or is_attempt_over(logs.attempt))
-        if pieces or not following:
-            return pieces, not pieces
+        if logs.is_behind or not following:
+            return pieces, not logs.is_behind
         self.attempt, self.offsets, self.begin, self._logs = following[0], {}, Begin(), None
-        return [], False
+        return pieces, False
 
     def _logs_of(self, attempt: int) -> RankLogs:
         if self._logs is None:

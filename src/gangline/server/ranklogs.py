@@ -89,6 +89,8 @@ class RankLogs:
     clock: Callable[[], float] = time.monotonic
     _caught_up: float = -math.inf
     """When everything had been read last."""
+    is_behind: bool = False
+    """The last `read` has left something for the next."""
     _turns: dict[int, int] = field(default_factory=dict)
 
     def read(self, *, over: bool) -> list[LogChunk]:
@@ -97,7 +99,7 @@ class RankLogs:
         Args:
             over: nothing more will be written.
         """
-        now = self.clock()
+        now, self.is_behind = self.clock(), True
         ends = {rank: end for rank in self.ranks if (end := self._end(rank)) > self._offset(rank)}
         room = _READ_BYTES
         few = sum(end - self.offsets[rank] for rank, end in ends.items()) <= room
@@ -109,7 +111,7 @@ class RankLogs:
                 room -= piece["next_offset"] - piece["offset"] if not piece["dropped_bytes"] else len(piece["text"])
                 if room <= 0:
                     return found
-        self._caught_up = now
+        self._caught_up, self.is_behind = now, False
         self._turns.clear()
         return found
 
