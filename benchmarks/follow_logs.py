@@ -17,7 +17,7 @@ from pathlib import Path
 from measure import GANGLINE, PYTHON, Place, Row, new_place, wait_until
 
 NODES, PROCS, LINES_PER_S = 4, 16, 1000
-WINDOW_S = 8.0
+WINDOW_S = 6.0
 TICKS = os.sysconf("SC_CLK_TCK")
 TAIL_LOG = """
 import sys, threading
@@ -45,7 +45,7 @@ def _measure(place: Place) -> list[Row]:
     wait_until(lambda: all(log.exists() and log.stat().st_size for log in logs), what="64 ranks that print")
     server = _server_pid(place)
     ours, tail_log, tail = [], [], []
-    for _ in range(3):
+    for _ in range(2):
         ours.append(_follow([GANGLINE, "logs", "latest", "-A", "-f", "-n", "0"], place, server=server))
         tail_log.append(_follow([PYTHON, "-c", TAIL_LOG, *map(str, logs)], place))
         tail.append(_follow(["tail", "-q", "-n", "0", "-F", *map(str, logs)], place))

@@ -45,7 +45,7 @@ class Follow:
 
     def items(
         self,
-        lines: Callable[[Mapping[str, Any]], Iterator[str]],
+        lines: Callable[[Mapping[str, Any]], Iterator[bytes]],
         recover: Callable[[httpx.TransportError], None],
     ) -> Iterator[dict[str, Any]]:
         """Items until the run is over.
@@ -69,7 +69,7 @@ class Follow:
             self._pause(error)
             recover(error)
 
-    def _parsed(self, lines: Iterator[str]) -> Iterator[dict[str, Any]]:
+    def _parsed(self, lines: Iterator[bytes]) -> Iterator[dict[str, Any]]:
         for line in lines:
             self._silent = 0
             if line.strip():  # empty lines only say that the server lives
