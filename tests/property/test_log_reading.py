@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
@@ -29,6 +29,7 @@ NOTE = re.compile("\n?… [^\n]* of output were dropped here [^\n]* …\n".encod
 
 @settings(max_examples=200, deadline=None)
 @given(raw=OUTPUT, limit=st.integers(1, 20))
+@example(raw=b"\xe0\x80", limit=1)
 def test_pieces_hold_every_byte_once(raw: bytes, limit: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"

@@ -69,8 +69,9 @@ def read_chunk(
         dropped = read_dropped(path)  # after the bytes: see there
         size = max(size, start + len(data))
         if dropped.end <= start or start + len(data) <= dropped.start:
-            at_end = final and start + len(data) >= size and len(data) <= limit_bytes
-            length = len(data) if at_end else _whole_characters(data[:limit_bytes]) or _whole_characters(data)
+            rest = len(data) if final and start + len(data) >= size else 0
+            length = _whole_characters(data[:limit_bytes]) or _whole_characters(data) or rest
+            length = rest if 0 < rest <= limit_bytes else length
             return Chunk(offset=start, data=data[:length], size=size)
         if start < dropped.start:
             return Chunk(offset=start, data=data[: dropped.start - start], size=size)

@@ -23,7 +23,7 @@ __all__ = ["RunFollower", "follow_lines"]
 
 _POLL_S = 0.05
 _BUSY_PAUSE_S = 0.01
-_FLOW_PAUSE_S = 0.2
+_FLOW_PAUSE_S = 0.12
 _FLOW_BYTES = 1 << 15
 """Where so much comes at once, looking less often costs less and shows the same."""
 _ALIVE_S = 5.0
