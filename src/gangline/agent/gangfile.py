@@ -9,7 +9,7 @@ from gangline.agent.attempt import Attempt
 from gangline.agent.launchspec import LaunchSpec
 from gangline.agent.members import Member
 
-__all__ = ["render_gang"]
+__all__ = ["render_cluster", "render_gang"]
 
 
 def render_gang(launch: LaunchSpec, attempt: Attempt, members: Mapping[int, Member]) -> dict[str, Any]:
@@ -36,3 +36,8 @@ def render_gang(launch: LaunchSpec, attempt: Attempt, members: Mapping[int, Memb
         "master_port": attempt.master_port,
         "members": listed,
     }
+
+
+def render_cluster(attempt: Attempt, members: Mapping[int, Member]) -> list[str]:
+    """`address:port` of every rank that has set a port aside, in order."""
+    return [f"{members[node].address}:{port}" for node in sorted(attempt.ready) for port in attempt.ready[node]]

@@ -23,6 +23,7 @@ from gangline.domain.spec import (
     StartMode,
     StopPolicy,
     Strategy,
+    WatchPolicy,
 )
 from gangline.rundir.layout import RunDir
 
@@ -96,6 +97,7 @@ class LaunchSpec:
     restarts_used: Mapping[Budget, int] = field(default_factory=dict)
     stop: StopPolicy = field(default_factory=StopPolicy)
     preflight: PreflightPolicy = field(default_factory=PreflightPolicy)
+    watch: WatchPolicy = field(default_factory=WatchPolicy)
     logs: LogPolicy = field(default_factory=LogPolicy)
     outputs: tuple[str, ...] = ()
     signatures: tuple[Signature, ...] = ()
@@ -185,6 +187,7 @@ def _typed(raw: Mapping[str, Any], default_checkpoints: Path) -> LaunchSpec:
         restarts_used={Budget(name): count for name, count in (raw.get("restarts_used") or {}).items()},
         stop=_stop(raw.get("stop") or {}),
         preflight=_preflight(raw.get("preflight") or {}),
+        watch=WatchPolicy(**raw.get("watch") or {}),
         logs=LogPolicy(**raw.get("logs") or {}),
         signatures=tuple(parse_own(raw.get("signatures") or {})),
     )

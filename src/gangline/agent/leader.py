@@ -18,12 +18,13 @@ from gangline.agent.addresses import UNREACHED
 from gangline.agent.attempt import Attempt, Ending, RankRecord
 from gangline.agent.control import ControlFile, StopRequest, parse_request
 from gangline.agent.foothold import Foothold
-from gangline.agent.gangfile import render_gang
+from gangline.agent.gangfile import render_cluster, render_gang
 from gangline.agent.life import BEAT_S, LifeSign
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.members import Member, Members
 from gangline.agent.memory import Memory
 from gangline.agent.node import Node
+from gangline.agent.pacing import StragglerWatch
 from gangline.agent.preflight import Preflight, describe_faults
 from gangline.agent.rendezvous import ReservedPort, reserve_port
 from gangline.agent.repeats import Repeats
@@ -84,6 +85,7 @@ class Leader:
         self._number = _next_attempt(site)
         self._attempt: Attempt | None = None
         self._step = ""
+        self._stragglers = StragglerWatch(site.launch.watch, self._write_event)
         self._preflight = Preflight(site.launch, warn=self._warn)
         self._port: ReservedPort | None = None
         self._meeting_port = 0
@@ -131,6 +133,7 @@ class Leader:
             "exited": self._take_exited,
             "cleared": self._take_cleared,
             "full": self._take_full,
+            "pace": lambda _, node, said: self._stragglers.take(said, self._members.by_node[node]),
             "checked": lambda _, node, said: self._preflight.take(node, said["results"]),
         }
         take[message["say"]](attempt, node, message)
@@ -343,8 +346,7 @@ class Leader:
             self._fail(Reason.UNHEALTHY_NODE, describe_faults(faults, self._members.by_node), nodes=nodes)
             self._advance()
             return
-        if self._node is not None:
-            self._node.journal.write("preflight", text=self._preflight.summary(self._members.by_node))
+        self._write_event("preflight", text=self._preflight.summary(self._members.by_node))
         self._start(attempt)
 
     def _reserve(self) -> bool:
@@ -373,7 +375,7 @@ class Leader:
             "resume": attempt.resume.path or None,
             "resume_step": attempt.resume.step,
             "fresh": attempt.resume.fresh or None,
-            "cluster": self._cluster(attempt),
+            "cluster": render_cluster(attempt, self._members.by_node),
         }
         self._members.send(order)
 
@@ -386,8 +388,7 @@ class Leader:
             notice_s = self._launch.stop.notice_s()
             self._timers.append(self._loop.after(limit_s, self._on_time_limit))
             self._timers.append(self._loop.after(limit_s - notice_s, lambda: self._give_notice(attempt, notice_s)))
-        if self._node is not None:
-            self._node.journal.write("attempt_running")
+        self._write_event("attempt_running")
         self._advance()
 
     def _on_start_timeout(self) -> None:
@@ -572,13 +573,12 @@ class Leader:
         except OSError as error:
             self._warn(f"The list of members could not be written: {error}.")
 
-    def _cluster(self, attempt: Attempt) -> list[str]:
-        addresses = {node: member.address for node, member in self._members.by_node.items()}
-        return [f"{addresses[node]}:{port}" for node in sorted(attempt.ready) for port in attempt.ready[node]]
+    def _write_event(self, kind: str, **keys: object) -> None:
+        if self._node is not None:
+            self._node.journal.write(kind, **keys)
 
     def _warn(self, text: str) -> None:
-        if self._node is not None:
-            self._node.warn(text)
+        self._write_event("warning", text=text)
 
 
 def _name_ranks(ranks: Sequence[int]) -> str:

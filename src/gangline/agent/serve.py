@@ -19,6 +19,7 @@ from gangline.agent.leader import Leader
 from gangline.agent.logkeeper import LOOK_S
 from gangline.agent.loop import Loop
 from gangline.agent.node import Node
+from gangline.agent.pacing import NodePace
 from gangline.agent.sampler import SystemJournal
 from gangline.agent.site import Journal, Site
 
@@ -86,6 +87,7 @@ class Agent:
         self._accelerators = Accelerators(site.launch.device_kind, self._loop, helpers=node.helpers)
         node.checks = NodeChecks(site, self._loop, helpers=node.helpers, report=report)
         system = SystemJournal(site.index, self._accelerators)
+        NodePace(node, system, self._loop, report)
         # What the start does not wait for is asked once the ranks are past their own start.
         node.on_started = lambda _attempt: self._loop.after(_ASK_AFTER_S, probe.ask_the_rest)
         self._loop.after(LOOK_S, lambda: self._keep_logs(node))

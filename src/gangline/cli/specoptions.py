@@ -35,6 +35,7 @@ _SECTIONS = {
     "restarts": "Restarts",
     "stop": "Time limits and stopping",
     "preflight": "Before the ranks start",
+    "watch": "While ranks run",
     "logs": "Logs",
 }
 """Titles by the first part of a key's path, in the order of the help page."""

@@ -21,7 +21,17 @@ _RANK_KEYS = (
     *("step", "phase", "error"),
 )
 _TOLD = frozenset(
-    {"attempt_started", "attempt_running", "notice", "stopping", "killed", "agent_lost", "preflight", "warning"}
+    {
+        "attempt_started",
+        "attempt_running",
+        "notice",
+        "stopping",
+        "killed",
+        "agent_lost",
+        "preflight",
+        "straggler",
+        "warning",
+    }
 )
 _SAID_CHARS = 200
 _NEEDED: Mapping[str, Sequence[str]] = {
@@ -31,6 +41,7 @@ _NEEDED: Mapping[str, Sequence[str]] = {
     "stopping": ("cause", "grace_s"),
     "killed": ("pids",),
     "preflight": ("text",),
+    "straggler": ("text",),
     "warning": ("text",),
 }
 """What a record of each kind cannot go without, besides its time."""
@@ -316,6 +327,7 @@ def _message(kind: str, attempt: int, node: int, record: Mapping[str, Any]) -> s
         "killed": f"Node {node}: grace is over, {_count(record.get('pids'))} killed.",
         "agent_lost": f"The agent of node {record.get('node', node)} is lost. {record.get('detail') or ''}".strip(),
         "preflight": str(record.get("text") or ""),
+        "straggler": str(record.get("text") or ""),
         "warning": str(record.get("text") or ""),
     }
     return texts[kind]

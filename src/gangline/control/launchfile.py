@@ -82,6 +82,7 @@ def render_launch(spec: RunSpec, terms: LaunchTerms) -> dict[str, Any]:
         "restarts_used": {budget.value: terms.restarts_used.get(budget, 0) for budget in Budget},
         "stop": _plain(spec.stop),
         "preflight": _plain(spec.preflight),
+        "watch": _plain(spec.watch),
         "logs": _plain(spec.logs),
         "outputs": list(spec.outputs),
         "signatures": dict(spec.signatures),

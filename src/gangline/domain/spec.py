@@ -29,6 +29,7 @@ __all__ = [
     "StartMode",
     "StopPolicy",
     "Strategy",
+    "WatchPolicy",
 ]
 
 
@@ -284,6 +285,18 @@ class LogPolicy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WatchPolicy:
+    """What is told of ranks that hold the others up."""
+
+    straggler_factor: float = _f(
+        1.5, "How many times slower than the median a rank has to be to be told of; 0: none is.", "--straggler-factor"
+    )
+    straggler_window_s: float = _f(
+        60.0, "For how long a rank has to be slow before it is told of.", "--straggler-window", unit="seconds"
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRef:
     """The exact source tree of a run, by content."""
 
@@ -311,6 +324,7 @@ class RunSpec:
     restarts: RestartPolicy = _f(None, "", factory=RestartPolicy)
     stop: StopPolicy = _f(None, "", factory=StopPolicy)
     preflight: PreflightPolicy = _f(None, "", factory=PreflightPolicy)
+    watch: WatchPolicy = _f(None, "", factory=WatchPolicy)
     logs: LogPolicy = _f(None, "", factory=LogPolicy)
     data_version: str | None = _f(None, "Version of the data, recorded with the run.", "--data-version")
     outputs: tuple[str, ...] = _f(

@@ -80,6 +80,7 @@ _POSITIVE = frozenset(
         "start_timeout_s",
         "min_bandwidth_bytes",
         "max_clock_skew_s",
+        "straggler_window_s",
     }
 )
 _SIGNED = frozenset({"priority"})
