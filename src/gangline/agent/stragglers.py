@@ -182,7 +182,7 @@ def describe_cause(load: Mapping[str, Any], machine: Mapping[str, Any]) -> str:
         (_n(cpu, "steal") > _STEAL, f"its host takes {_n(cpu, 'steal'):.0%} of the processors away (steal)"),
         (
             _n(load, "delay") > _DELAY,
-            f"its main thread waits for a free processor {_n(load, 'delay'):.0%} of the time: other processes run there",
+            f"its main thread waits for a free processor {_n(load, 'delay'):.0%} of the time, as others run",
         ),
         (
             _n(machine, "swap_in_bytes_s") > _SWAP_BYTES_S or _n(pressure, "memory") > _MEMORY_PRESSURE,
