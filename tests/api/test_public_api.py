@@ -28,7 +28,7 @@ SIGNATURES = {
     "current": "() -> 'Context'",
     "latest_checkpoint": "() -> 'Checkpoint | None'",
     "log": "(metrics: 'Mapping[str, SupportsFloat]', *, step: 'int | None' = None) -> 'None'",
-    "phase": "(name: 'str') -> 'Iterator[None]'",
+    "phase": "(name: 'str', *, limit_s: 'float | None' = None) -> 'Iterator[None]'",
     "progress": "(step: 'int', total: 'int | None' = None) -> 'None'",
     "should_stop": "() -> 'bool'",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gangline.agent.classify import RankEnd, exit_status, is_consequence
@@ -12,7 +12,7 @@ from gangline.agent.memory import Memory
 from gangline.agent.storage import Resume
 from gangline.domain.phase import Reason
 
-__all__ = ["Attempt", "Ending", "RankRecord"]
+__all__ = ["Attempt", "Ending", "Hang", "RankRecord"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,6 +75,24 @@ class RankRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hang:
+    """What the watchdog found before it had the attempt ended."""
+
+    message: str
+    rank: int | None
+    """The one that the others wait for; None where the stacks do not tell."""
+    time: float
+    """Wall clock."""
+    place: str
+    """`is in time.sleep (data.py:17)`."""
+    stack: str
+    """Of the rank's main thread, as a traceback reads."""
+    hint: str
+    infrastructure: bool
+    """What holds the gang up lies outside of its code: a stopped process, storage that does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """Why an attempt is being ended."""
 
@@ -89,6 +107,7 @@ class Ending:
     """The machines are taken away: what follows needs other agents."""
     nodes: tuple[int, ...] = ()
     """Nodes that are at fault, where it is known."""
+    hang: Hang | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -151,8 +170,11 @@ class Attempt:
         """The rank that failed first, by time; one that the platform ended counts only if it had failed before that.
 
         A rank that says it lost a peer is a consequence where another one failed: when its exception was raised is
-        known, but of a rank that was killed only when its end was seen, which may be later.
+        known, but of a rank that was killed only when its end was seen, which may be later. Of a hang it is the rank
+        that the others wait for.
         """
+        if self.ending is not None and self.ending.hang is not None:
+            return self._missing_rank(self.ending.hang)
         failed = [record for record in self.ranks.values() if record.failed and self._by_itself(record)]
         return min(failed, key=lambda record: (record.lost_a_peer, record.failed_at, record.rank), default=None)
 
@@ -176,6 +198,14 @@ class Attempt:
             record.step is not None and record.total is not None and record.step >= record.total
             for record in self.ranks.values()
         )
+
+    def _missing_rank(self, hang: Hang) -> RankRecord | None:
+        """What the others waited for: where it was counts, and not how the platform ended it."""
+        known = None if hang.rank is None else self.ranks.get(hang.rank)
+        if known is None:
+            return None
+        error = {"type": "Hang", "message": hang.place, "traceback": hang.stack or None, "time": hang.time}
+        return replace(known, exit_code=None, signal=None, ended=hang.time, error=error)
 
     def _by_itself(self, record: RankRecord) -> bool:
         if record.ended_by != "platform":

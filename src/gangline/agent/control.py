@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 from gangline.agent.teardown import NOTICES
 from gangline.rundir.journal import JournalReader
 
-__all__ = ["ControlFile", "StopRequest", "parse_request"]
+__all__ = ["ControlFile", "StacksRequest", "StopRequest", "parse_request"]
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,18 @@ class StopRequest:
     """`stop`, `preemption` or `time_limit`."""
     grace_s: float | None = None
     """None: as the spec says."""
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StacksRequest:
+    """Somebody wants to see where the ranks are."""
+
+    id: str
+    """Names the answer: `attempts/N/stacks/<id>.json`."""
+    ranks: tuple[int, ...] | None = None
+    """None: all."""
+    native: bool = False
     by: str = ""
 
 
@@ -41,13 +56,30 @@ class ControlFile:
         return self._journal.read_all()
 
 
-def parse_request(raw: Mapping[str, Any]) -> StopRequest | str:
+def parse_request(raw: Mapping[str, Any]) -> StopRequest | StacksRequest | str:
     """A request, or a sentence about what is not understood."""
-    if raw.get("kind") != "stop":
-        return f"Request `{raw.get('kind')}` is not known to this agent; known: stop."
+    kind = raw.get("kind")
+    if kind == "stop":
+        return _parse_stop(raw)
+    if kind == "stacks":
+        return _parse_stacks(raw)
+    return f"Request `{kind}` is not known to this agent; known: stop, stacks."
+
+
+def _parse_stop(raw: Mapping[str, Any]) -> StopRequest | str:
     cause, grace_s = raw.get("cause", "stop"), raw.get("grace_s")
     if cause not in NOTICES:
         return f"A stop because of `{cause}` is not known; known: {', '.join(sorted(NOTICES))}."
     if grace_s is not None and not (isinstance(grace_s, int | float) and math.isfinite(grace_s) and grace_s >= 0):
         return f"A grace of {grace_s!r} seconds cannot be."
     return StopRequest(cause=cause, grace_s=grace_s, by=str(raw.get("by") or ""))
+
+
+def _parse_stacks(raw: Mapping[str, Any]) -> StacksRequest | str:
+    name, ranks = str(raw.get("id")), raw.get("ranks")
+    if not _ID.fullmatch(name):
+        return "A request for stacks has no usable id."
+    if ranks is not None and not (isinstance(ranks, list) and all(isinstance(rank, int) for rank in ranks)):
+        return f"A request for stacks names {ranks!r} as ranks."
+    chosen = None if ranks is None else tuple(ranks)
+    return StacksRequest(id=name, ranks=chosen, native=bool(raw.get("native")), by=str(raw.get("by") or ""))

@@ -88,7 +88,7 @@ def render_rank_environment(
         base: environment of the agent; scrubbed here.
         node_cpus: CPUs that the ranks of this node may share, >= 1.
     """
-    env = {**scrub(base), **launch.env}
+    env = {**scrub(base), **_recorder(launch, terms, run_dir), **launch.env}
     env.update(_place(terms.shape, rank))
     env.update(_rendezvous(launch, terms, rank, run_dir=run_dir))
     env.update(_gangline(launch, terms, rank, run_dir=run_dir))
@@ -98,6 +98,19 @@ def render_rank_environment(
     if launch.unbuffered:
         env["PYTHONUNBUFFERED"] = "1"
     return env
+
+
+def _recorder(launch: LaunchSpec, terms: AttemptTerms, run_dir: str) -> Mapping[str, str]:
+    """Where NCCL writes its record of the last collectives, which it keeps anyway."""
+    if launch.device_kind != "nvidia" or launch.watch.hang_timeout_s <= 0:
+        return {}
+    attempt = RunDir(Path(run_dir)).attempt(terms.attempt)
+    return {
+        "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(attempt.nccl_record()),
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(attempt.nccl_pipe()),
+    }
 
 
 def _place(shape: Shape, rank: int) -> dict[str, str]:

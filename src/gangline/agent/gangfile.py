@@ -1,15 +1,18 @@
-"""`gang.json`: who the members of an attempt are. Pure; standard library only."""
+"""`gang.json`: who the members of an attempt are; numbers of attempts, names of ranks. Standard library only."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gangline.agent.attempt import Attempt
 from gangline.agent.launchspec import LaunchSpec
 from gangline.agent.members import Member
+from gangline.agent.site import Site
 
-__all__ = ["render_cluster", "render_gang"]
+__all__ = ["name_ranks", "next_attempt", "render_cluster", "render_gang"]
+
+_MOST_NAMED = 8
 
 
 def render_gang(launch: LaunchSpec, attempt: Attempt, members: Mapping[int, Member]) -> dict[str, Any]:
@@ -41,3 +44,16 @@ def render_gang(launch: LaunchSpec, attempt: Attempt, members: Mapping[int, Memb
 def render_cluster(attempt: Attempt, members: Mapping[int, Member]) -> list[str]:
     """`address:port` of every rank that has set a port aside, in order."""
     return [f"{members[node].address}:{port}" for node in sorted(attempt.ready) for port in attempt.ready[node]]
+
+
+def name_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0, 1 and 2 more`."""
+    shown = ", ".join(str(rank) for rank in ranks[:_MOST_NAMED])
+    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"
+
+
+def next_attempt(site: Site) -> int:
+    """Never a number that was used: an earlier leader may have been killed right after it began one."""
+    used = [attempt.number + 1 for attempt in site.run.attempts()]
+    return max([site.launch.first_attempt, *used])

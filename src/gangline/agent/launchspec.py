@@ -15,6 +15,7 @@ from gangline.domain.spec import (
     CheckpointPolicy,
     EntryKind,
     LogPolicy,
+    OnHang,
     OnMismatch,
     OnTimeLimit,
     PreflightPolicy,
@@ -187,7 +188,7 @@ def _typed(raw: Mapping[str, Any], default_checkpoints: Path) -> LaunchSpec:
         restarts_used={Budget(name): count for name, count in (raw.get("restarts_used") or {}).items()},
         stop=_stop(raw.get("stop") or {}),
         preflight=_preflight(raw.get("preflight") or {}),
-        watch=WatchPolicy(**raw.get("watch") or {}),
+        watch=_watch(raw.get("watch") or {}),
         logs=LogPolicy(**raw.get("logs") or {}),
         signatures=tuple(parse_own(raw.get("signatures") or {})),
     )
@@ -228,3 +229,8 @@ def _preflight(raw: Mapping[str, Any]) -> PreflightPolicy:
     policy = OnMismatch(raw.get("on_mismatch", OnMismatch.FAIL.value))
     lists = {name: tuple(raw.get(name) or ()) for name in ("packages", "checks")}
     return PreflightPolicy(**{**raw, **lists, "on_mismatch": policy})
+
+
+def _watch(raw: Mapping[str, Any]) -> WatchPolicy:
+    policy = OnHang(raw.get("on_hang", OnHang.RESTART.value))
+    return WatchPolicy(**{**raw, "on_hang": policy})

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gangline.agent.addresses import UNREACHED
-from gangline.agent.attempt import Attempt, Ending, RankRecord
-from gangline.agent.control import ControlFile, StopRequest, parse_request
+from gangline.agent.attempt import Attempt, Ending, Hang, RankRecord
+from gangline.agent.control import ControlFile, StacksRequest, StopRequest, parse_request
 from gangline.agent.foothold import Foothold
-from gangline.agent.gangfile import render_cluster, render_gang
+from gangline.agent.gangfile import name_ranks, next_attempt, render_cluster, render_gang
 from gangline.agent.life import BEAT_S, LifeSign
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.members import Member, Members
@@ -40,6 +40,7 @@ from gangline.agent.result import (
 from gangline.agent.site import EXIT_STORAGE, Site, complain, machine_id
 from gangline.agent.source import Looked, SourceTree
 from gangline.agent.storage import Resume, find_missing_outputs, resolve_resume
+from gangline.agent.watch.watchdog import Watchdog
 from gangline.domain.errors import Transient
 from gangline.domain.phase import Reason
 from gangline.domain.spec import OnTimeLimit
@@ -57,8 +58,8 @@ _UNREACHED_S = 20.0
 _MOST_WRITES = 60
 _MOST_WRITES_FULL = 10
 _FULL_PAUSE_S = 0.5
-_MOST_NAMED = 8
 _CHARGED_S_PER_NODE = 0.5
+_HANG_GRACE_S = 1.0  # ranks that hang have nothing to save, and mostly hear nothing
 _BLAME_PAUSE_S = 0.15
 """How long a rank that only lost a peer is not told of, in case that the one that is to blame is seen a bit later."""
 _REPORT_KEYS = (
@@ -82,7 +83,7 @@ class Leader:
         self._used = dict(site.launch.restarts_used)
         self._free_retries = 0
         self._repeats = Repeats()
-        self._number = _next_attempt(site)
+        self._number = next_attempt(site)
         self._attempt: Attempt | None = None
         self._step = ""
         self._stragglers = StragglerWatch(site.launch.watch, self._write_event)
@@ -100,6 +101,7 @@ class Leader:
         self._foothold.hold(site.run.path)
         self._source = _open_source(site, fresh=self._number == 0)
         self._life = LifeSign(site.run.launch(site.launch.launch).alive)
+        self._watchdog = Watchdog(site, loop, send=self._members.send, write=self._write_event, on_hang=self._on_hang)
 
     def begin(self, node: Node) -> None:
         """Let followers join, and start the first attempt when its pause is over."""
@@ -135,6 +137,8 @@ class Leader:
             "full": self._take_full,
             "pace": lambda _, node, said: self._stragglers.take(said, self._members.by_node[node]),
             "checked": lambda _, node, said: self._preflight.take(node, said["results"]),
+            "activity": lambda _, node, said: self._watchdog.take_activity(node, said),
+            "stacks": lambda _, node, said: self._watchdog.take_stacks(node, said),
         }
         take[message["say"]](attempt, node, message)
         self._advance()
@@ -152,10 +156,8 @@ class Leader:
             "time_limit": f"The time limit was reached{by}.",
         }
         reason = Reason.PREEMPTED if request.cause == "preemption" else None
-        outside = request.cause == "time_limit"
-        ending = Ending(
-            cause=request.cause, time=time.time(), reason=reason, message=told[request.cause], from_outside=outside
-        )
+        ending = Ending(cause=request.cause, time=time.time(), reason=reason, message=told[request.cause])
+        ending = replace(ending, from_outside=request.cause == "time_limit")
         grace_s = self._launch.stop.grace_s if request.grace_s is None else request.grace_s
         self._end(ending, grace_s=grace_s)
 
@@ -164,8 +166,10 @@ class Leader:
             request = parse_request(raw)
             if isinstance(request, StopRequest):
                 self.request_stop(request)
-            elif self._node is not None:
-                self._node.warn(request)
+            elif isinstance(request, StacksRequest):
+                self._watchdog.ask(request, newest=max(0, self._number - 1))
+            else:
+                self._warn(request)
 
     def _take_ready(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
         attempt.ready[node] = message["ports"]
@@ -198,15 +202,17 @@ class Leader:
             self._loop.after(pause_s, lambda: self._tell_failure(attempt))
         elif record.failed:
             self._warn(f"Rank {record.rank} has failed; the others are kept for the debugger.")
+        else:
+            self._watchdog.rank_ended(record.rank)
 
     def _tell_failure(self, attempt: Attempt) -> None:
         """Let everybody know why, while the other ranks are being ended; the result has the last word."""
         failure = attempt.first_failure()
-        if failure is None or attempt is not self._attempt or self._node is None:
+        if failure is None or attempt is not self._attempt:
             return
         if attempt.ending is not None and attempt.ending.cause == "failure" and attempt.ending.reason is None:
             verdict = explain_failure(self._launch, attempt, failure)
-            self._node.journal.write("first_failure", **render_first_failure(failure, verdict))
+            self._write_event("first_failure", **render_first_failure(failure, verdict))
 
     def _take_full(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
         """The end of a rank may be what could not be noted: first let ranks that succeed do so."""
@@ -389,6 +395,7 @@ class Leader:
             self._timers.append(self._loop.after(limit_s, self._on_time_limit))
             self._timers.append(self._loop.after(limit_s - notice_s, lambda: self._give_notice(attempt, notice_s)))
         self._write_event("attempt_running")
+        self._watchdog.begin(attempt)
         self._advance()
 
     def _on_start_timeout(self) -> None:
@@ -450,10 +457,14 @@ class Leader:
         self._warn(f"The time limit of {limit} is reached; ranks are told to stop.")
         attempt = self._attempt
         left = [] if attempt is None else sorted(rank for rank, one in attempt.ranks.items() if one.ended is None)
-        told = f", and {_name_ranks(left)} had not ended although told {self._launch.stop.notice_s():g} s before"
+        told = f", and {name_ranks(left)} had not ended although told {self._launch.stop.notice_s():g} s before"
         message = f"The time limit of {limit} was reached{told if left else ''}."
         ending = Ending(cause="time_limit", time=time.time(), reason=Reason.TIME_LIMIT, message=message)
         self._end(ending, grace_s=self._launch.stop.grace_s)
+
+    def _on_hang(self, hang: Hang) -> None:
+        ending = Ending(cause="failure", time=hang.time, reason=Reason.HANG, message=hang.message, hang=hang)
+        self._end(ending, grace_s=min(_HANG_GRACE_S, self._launch.stop.failure_grace_s))
 
     # The end of an attempt
 
@@ -467,6 +478,7 @@ class Leader:
             return
         if attempt.ending is None or (ending.cause == "stop" and attempt.ending.cause in {"failure", "time_limit"}):
             attempt.ending = ending
+        self._watchdog.end()
         patience_s = self._launch.stop.failure_grace_s if grace_s is None else grace_s
         order = {"do": "stop", "cause": ending.cause, "grace_s": patience_s, "deadline": time.time() + patience_s}
         if self._step == "gather":
@@ -533,9 +545,8 @@ class Leader:
             else:
                 self._give_up(error)
             return
-        if self._node is not None:
-            keys = {key: value for key, value in result.items() if key not in {"version", "ranks"}}
-            self._node.journal.write("attempt_ended", **keys)
+        keys = {key: value for key, value in result.items() if key not in {"version", "ranks"}}
+        self._write_event("attempt_ended", **keys)
         self._follow(outcome)
 
     def _give_up(self, error: OSError) -> None:
@@ -581,20 +592,7 @@ class Leader:
         self._write_event("warning", text=text)
 
 
-def _name_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0, 1 and 2 more`."""
-    shown = ", ".join(str(rank) for rank in ranks[:_MOST_NAMED])
-    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {shown}{more}"
-
-
 def _open_source(site: Site, *, fresh: bool) -> SourceTree | None:
     """None where there is no snapshot, or where its contents are not reached."""
     objects = site.launch.objects
     return None if objects is None else SourceTree(site.run, Path(objects), fresh=fresh)
-
-
-def _next_attempt(site: Site) -> int:
-    """Never a number that was used: an earlier leader may have been killed right after it began one."""
-    used = [attempt.number + 1 for attempt in site.run.attempts()]
-    return max([site.launch.first_attempt, *used])

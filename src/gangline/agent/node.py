@@ -100,6 +100,8 @@ class Node:
         """Finds out, for an attempt, what the leader is to compare of this node."""
         self.checks: NodeChecks | None = None
         """What checks this node before an attempt starts."""
+        self.on_stacks: Callable[[Mapping[str, Any]], None] = lambda _order: None
+        """Called when the leader asks for stacks."""
         self._loop = loop
         self._starter = starter
         self._report = report
@@ -128,13 +130,14 @@ class Node:
         return self._attempt is None or self._attempt.cleared
 
     def handle(self, message: Mapping[str, Any]) -> None:
-        """Do what the leader says: `prepare`, `check`, `start`, `notice` or `stop`."""
+        """Do what the leader says: `prepare`, `check`, `start`, `notice`, `stop` or `stacks`."""
         orders = {
             "prepare": self._prepare,
             "check": self._check,
             "start": self._start,
             "notice": self._notice,
             "stop": self._stop,
+            "stacks": self.on_stacks,
         }
         orders[message["do"]](message)
 

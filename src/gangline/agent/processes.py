@@ -43,6 +43,8 @@ class Process:
     parent: int
     dead: bool
     """Ended, but not yet waited for."""
+    stopped: bool = False
+    """By SIGSTOP or a tracer: it hears nothing but SIGKILL."""
 
 
 def adopt_orphans() -> None:
@@ -155,7 +157,7 @@ def _look(pid: int) -> Process | None:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name in parentheses may hold anything, also spaces and parentheses.
             state, parent, *_ = file.read().rpartition(b")")[2].split(None, 2)
-        return Process(pid, int(parent), state in {b"Z", b"X"})
+        return Process(pid, int(parent), state in {b"Z", b"X"}, state in {b"T", b"t"})
     return None
 
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gangline.agent.attempt import Attempt, Ending, RankRecord
+from gangline.agent.attempt import Attempt, Ending, Hang, RankRecord
 from gangline.agent.classify import Verdict, decide_port_taken, decide_verdict, exit_status, signal_name
 from gangline.agent.launchspec import LaunchSpec
 from gangline.domain.phase import Budget, Reason
 from gangline.domain.restart import Repeated, RestartDecision, decide_restart
 from gangline.domain.signature_talk import LEFT_EARLY
-from gangline.domain.spec import OnTimeLimit
+from gangline.domain.spec import OnHang, OnTimeLimit
 
 __all__ = [
     "EXIT_CODES",
@@ -207,6 +207,8 @@ _HINT_NO_PROGRESS = (
 def _after_failure(launch: LaunchSpec, attempt: Attempt, standing: Standing) -> Outcome:
     failure = attempt.first_failure()
     ending = attempt.ending
+    if ending is not None and ending.hang is not None:
+        return _after_hang(launch, attempt, ending.hang, standing)
     if ending is not None and ending.reason is not None:
         verdict = Verdict(reason=ending.reason, message=ending.message)
         return _failed(
@@ -239,6 +241,20 @@ def render_first_failure(failure: RankRecord, verdict: Verdict) -> dict[str, Any
     """The record `first_failure` of the leader's journal: what is known before the attempt is over."""
     known = {"reason": verdict.reason.value, "message": verdict.message, "hint": verdict.hint}
     return {**known, "signature": verdict.signature, "failure": _render_failure(failure)}
+
+
+def _after_hang(launch: LaunchSpec, attempt: Attempt, hang: Hang, standing: Standing) -> Outcome:
+    """A hang is the code's own, unless something from outside held the rank that the others wait for."""
+    verdict = Verdict(reason=Reason.HANG, message=hang.message, hint=hang.hint)
+    if launch.watch.on_hang is OnHang.FAIL:
+        message = "no restart: --on-hang is fail"
+        decision = RestartDecision(restart=False, delay_s=0.0, budget=None, message=message)
+    else:
+        budget = Budget.INFRASTRUCTURE if hang.infrastructure else None
+        decision = decide_restart(
+            launch.restarts, standing.used, Reason.HANG, repeated=standing.repeated, budget=budget
+        )
+    return _with(decision, verdict, exit_code=_NO_RANK_CODE, same_agents=not attempt.stuck)
 
 
 def _port_taken(attempt: Attempt, failure: RankRecord) -> Outcome:

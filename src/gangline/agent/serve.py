@@ -22,6 +22,7 @@ from gangline.agent.node import Node
 from gangline.agent.pacing import NodePace
 from gangline.agent.sampler import SystemJournal
 from gangline.agent.site import Journal, Site
+from gangline.agent.watch.nodewatch import NodeWatch
 
 __all__ = ["Agent"]
 
@@ -90,6 +91,7 @@ class Agent:
         NodePace(node, system, self._loop, report)
         # What the start does not wait for is asked once the ranks are past their own start.
         node.on_started = lambda _attempt: self._loop.after(_ASK_AFTER_S, probe.ask_the_rest)
+        NodeWatch(node, self._loop, report, accelerators=self._accelerators)
         self._loop.after(LOOK_S, lambda: self._keep_logs(node))
         self._loop.every(_SAMPLE_S, node.reap_orphans)
         if site.index == 0:  # all nodes share the run directory

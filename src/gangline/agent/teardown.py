@@ -2,7 +2,8 @@
 
 Three kinds of end:
 - `failure`: the gang cannot go on. Everybody is told at once; a rank that could only set a flag
-  (`gangline.should_stop()`) is killed at once, for it cannot save what takes all ranks to save.
+  (`gangline.should_stop()`) is killed at once, for it cannot save what takes all ranks to save; so is one that is
+  stopped, for it hears nothing.
 - a notice (`stop`, `preemption`, `time_limit`): only ranks are told, and Python programs inside of a rank that is a
   wrapper; workers of a training process live on until that process ends, so that it can finish its checkpoint.
 - `success`: all ranks have ended well; what they left behind is ended.
@@ -82,7 +83,8 @@ class Teardown:
 
 
 def _failure_orders(view: TreeView) -> dict[int, int]:
-    doomed = _with_descendants(view.alive, set(view.cooperative))
+    held = {process.pid for process in view.alive if process.stopped}
+    doomed = _with_descendants(view.alive, set(view.cooperative)) | held
     return {process.pid: int(signal.SIGKILL if process.pid in doomed else signal.SIGTERM) for process in view.alive}
 
 

@@ -33,6 +33,7 @@ from gangline.wire.views import (
     RunDetail,
     RunSummary,
     SearchEnd,
+    StacksView,
     SystemView,
 )
 
@@ -367,6 +368,36 @@ class Client:
         begin = {"tail": tail, "since": since}
         state = Follow(ranks=ranks, attempt=attempt, offsets=dict(offsets or {}), begin=begin, after=after)
         return state.items(lambda query: self._lines(f"{_of(run)}/follow", query), self._recover)
+
+    # --- stacks ---
+
+    def take_stacks(
+        self, run: str, *, ranks: Sequence[int] | None = None, native: bool = False, timeout_s: float = 15.0
+    ) -> StacksView:
+        """Where the ranks are now.
+
+        Args:
+            ranks: None for all.
+            native: with C++ frames, where py-spy is installed where ranks run; takes seconds.
+            timeout_s: how long the leader may take to answer.
+        Raises:
+            Conflict: the run has no ranks that run.
+            NoAnswer: its leader did not answer in time.
+        """
+        body = {"ranks": None if ranks is None else list(ranks), "native": native, "timeout_s": timeout_s}
+        patience = httpx.Timeout(timeout_s + _WAIT_SLACK_S)
+        answer = self._send("POST", f"{_of(run)}/stacks", body=body, timeout=patience)
+        return cast("StacksView", answer.json())
+
+    def last_stacks(self, run: str, *, attempt: int | None = None) -> StacksView:
+        """The newest stacks that were taken, by somebody or by the watchdog.
+
+        Args:
+            attempt: None for the newest that has any.
+        Raises:
+            NotFound: none were taken.
+        """
+        return cast("StacksView", self._get(f"{_of(run)}/stacks", {"attempt": attempt}))
 
     # --- code ---
 

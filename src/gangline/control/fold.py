@@ -20,19 +20,9 @@ _RANK_KEYS = (
     *("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes"),
     *("step", "phase", "error"),
 )
-_TOLD = frozenset(
-    {
-        "attempt_started",
-        "attempt_running",
-        "notice",
-        "stopping",
-        "killed",
-        "agent_lost",
-        "preflight",
-        "straggler",
-        "warning",
-    }
-)
+_SAID = frozenset({"preflight", "straggler", "warning", "hang_suspected", "stacks", "hang"})
+"""Kinds that carry their own sentence."""
+_TOLD = _SAID | {"attempt_started", "attempt_running", "notice", "stopping", "killed", "agent_lost"}
 _SAID_CHARS = 200
 _NEEDED: Mapping[str, Sequence[str]] = {
     "rank_started": ("rank",),
@@ -40,9 +30,7 @@ _NEEDED: Mapping[str, Sequence[str]] = {
     "notice": ("cause", "notice_s"),
     "stopping": ("cause", "grace_s"),
     "killed": ("pids",),
-    "preflight": ("text",),
-    "straggler": ("text",),
-    "warning": ("text",),
+    **dict.fromkeys(_SAID, ("text",)),
 }
 """What a record of each kind cannot go without, besides its time."""
 _ONCE = frozenset({"attempt_started", "notice", "stopping"})
@@ -326,9 +314,7 @@ def _message(kind: str, attempt: int, node: int, record: Mapping[str, Any]) -> s
         "stopping": f"Ranks are asked to stop ({record.get('cause')}), with {record.get('grace_s')} s of grace.",
         "killed": f"Node {node}: grace is over, {_count(record.get('pids'))} killed.",
         "agent_lost": f"The agent of node {record.get('node', node)} is lost. {record.get('detail') or ''}".strip(),
-        "preflight": str(record.get("text") or ""),
-        "straggler": str(record.get("text") or ""),
-        "warning": str(record.get("text") or ""),
+        **{said: str(record.get("text") or "") for said in _SAID},
     }
     return texts[kind]
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import secrets
+import time
+from collections.abc import Sequence
+
 from gangline.rundir.files import Unreadable, read_json
 from gangline.rundir.journal import JournalReader, JournalWriter
 from gangline.rundir.layout import RunDir
 from gangline.store.rows import RunRow
 
-__all__ = ["ask_stop", "control_size"]
+__all__ = ["ask_stacks", "ask_stop", "control_size"]
 
 
 def ask_stop(run_dir: RunDir, run: RunRow, *, grace_s: float) -> bool:
@@ -24,6 +28,18 @@ def ask_stop(run_dir: RunDir, run: RunRow, *, grace_s: float) -> bool:
     with JournalWriter(run_dir.control) as journal:
         journal.write("stop", cause="stop", grace_s=grace_s, by=run.stop_by, asked=run.stop_asked)
     return True
+
+
+def ask_stacks(run_dir: RunDir, *, ranks: Sequence[int] | None, native: bool, by: str) -> str:
+    """Ask the leader for stacks; the id under which it will answer.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-asked-{secrets.token_hex(3)}"
+    with JournalWriter(run_dir.control) as journal:
+        journal.write("stacks", id=name, ranks=None if ranks is None else list(ranks), native=native, by=by)
+    return name
 
 
 def control_size(run_dir: RunDir) -> int:

@@ -262,6 +262,7 @@ def _check_times(spec: RunSpec) -> None:
         "--start-timeout": (stop.start_timeout_s, True),
         "--stop-grace": (stop.grace_s, False),
         "--failure-grace": (stop.failure_grace_s, False),
+        "--hang-timeout": (spec.watch.hang_timeout_s, False),
         "--restart-backoff": (restarts.backoff_s, False),
         "--restart-max-backoff": (restarts.max_backoff_s, False),
     }

@@ -10,6 +10,7 @@
     │   └── StillEnding     it will not for long: the run is on its way to its end
     ├── Unauthorized        no token, or not the right one
     ├── StorageFull         the disk of the state folder takes no more
+    ├── NoAnswer            the leader of a gang was asked, and did not answer in time
     ├── ServerUnreachable   the client found no server, or lost it
     ├── VersionMismatch     command line and server are of different versions
     └── BackendError        what a backend says of its machines; control acts on the class alone
@@ -36,6 +37,7 @@ __all__ = [
     "GangTooLarge",
     "GanglineError",
     "InvalidRequest",
+    "NoAnswer",
     "NoCapacity",
     "NotFound",
     "Rejected",
@@ -141,6 +143,14 @@ class StorageFull(GanglineError):
     code = "storage_full"
     http_status = 507
     exit_code = 74
+
+
+class NoAnswer(GanglineError):
+    """The leader of a gang did not answer in time."""
+
+    code = "no_answer"
+    http_status = 504
+    exit_code = 75
 
 
 class ServerUnreachable(GanglineError):

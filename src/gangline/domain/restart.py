@@ -37,7 +37,12 @@ class RestartDecision:
 
 
 def decide_restart(
-    policy: RestartPolicy, used: Mapping[Budget, int], reason: Reason, *, repeated: Repeated | None = None
+    policy: RestartPolicy,
+    used: Mapping[Budget, int],
+    reason: Reason,
+    *,
+    repeated: Repeated | None = None,
+    budget: Budget | None = None,
 ) -> RestartDecision:
     """Decide from the budgets, and from whether another attempt could end in another way.
 
@@ -45,8 +50,9 @@ def decide_restart(
         used: restarts that each budget has paid for so far.
         reason: why the attempt ended.
         repeated: counts this end, too; None: nothing is known of earlier ones.
+        budget: who pays, where it is known better than by the reason alone.
     """
-    budget = BUDGET_OF[reason]
+    budget = budget or BUDGET_OF[reason]
     if budget is None:
         return RestartDecision(restart=False, delay_s=0.0, budget=None, message=f"no restart follows {reason}")
     limit = _limit_of(policy, budget)

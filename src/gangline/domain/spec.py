@@ -18,6 +18,7 @@ __all__ = [
     "EntryKind",
     "Environment",
     "LogPolicy",
+    "OnHang",
     "OnMismatch",
     "OnTimeLimit",
     "PreflightPolicy",
@@ -106,6 +107,14 @@ class OnMismatch(_Text):
 
     FAIL = "fail"
     WARN = "warn"
+
+
+class OnHang(_Text):
+    """What follows when the gang hangs."""
+
+    WARN = "warn"
+    RESTART = "restart"
+    FAIL = "fail"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,8 +295,23 @@ class LogPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchPolicy:
-    """What is told of ranks that hold the others up."""
+    """When a gang without progress counts as hung, what follows, and what is told of ranks that hold the others up.
 
+    Ten minutes is what NCCL itself waits for a collective: no training that works with it goes longer without a step
+    by waiting alone. The ranks are looked at, and people warned, at half of it.
+    """
+
+    hang_timeout_s: float = _f(
+        600.0,
+        "How long the gang may show no progress before it counts as hung; 0 looks for no hangs.",
+        "--hang-timeout",
+        unit="seconds",
+    )
+    on_hang: OnHang = _f(
+        OnHang.RESTART,
+        "restart: end the attempt and start the next, as far as budgets allow; fail: end the run; warn: only tell.",
+        "--on-hang",
+    )
     straggler_factor: float = _f(
         1.5, "How many times slower than the median a rank has to be to be told of; 0: none is.", "--straggler-factor"
     )

@@ -29,6 +29,7 @@
     <run>/attempts/0/rank-00003.error.json   the exception that ended the rank
     <run>/attempts/0/rank-00003.stacks       stack dumps
     <run>/attempts/0/rank-00003.pdb          socket at which a person debugs the rank
+    <run>/attempts/0/stacks/ID.json          stacks of all ranks of one moment, grouped
     <run>/attempts/0/rank-00003.cooperative  exists once the rank handles the stop signal by `gangline.should_stop()`
 
 Standard library only.
@@ -105,6 +106,21 @@ class AttemptDir:
 
     def pdb(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.pdb"
+
+    def nccl_record(self, rank: int | None = None) -> Path:
+        """NCCL's flight recorder of a rank; None: the beginning of the name, behind which PyTorch puts the rank."""
+        return self.path / f"nccl-record-{'' if rank is None else rank}"
+
+    def nccl_pipe(self, rank: int | None = None) -> Path:
+        """What is written to it has the rank write its record; None: as above."""
+        return self.path / ("nccl-ask-" if rank is None else f"nccl-ask-{rank}.pipe")
+
+    def gang_stacks(self, number: str) -> Path:
+        return self.path / "stacks" / f"{number}.json"
+
+    def gang_stacks_taken(self) -> list[Path]:
+        """Answers to requests for stacks, the oldest first."""
+        return sorted((self.path / "stacks").glob("*.json"))
 
     def cooperative(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.cooperative"

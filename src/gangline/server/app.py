@@ -17,6 +17,7 @@ from gangline.server import (
     routes_machines,
     routes_runs,
     routes_server,
+    routes_stacks,
 )
 from gangline.server.auth import Gate
 from gangline.server.parts import Parts
@@ -44,6 +45,15 @@ def make_api(parts: Parts) -> FastAPI:
     )
     errors.install(api)
     failed: dict[int | str, dict[str, Any]] = {"default": {"model": ErrorBody, "description": "It did not work."}}
-    for routes in (routes_server, routes_machines, routes_again, routes_compare, routes_runs, routes_logs, routes_code):
+    for routes in (
+        routes_server,
+        routes_machines,
+        routes_again,
+        routes_compare,
+        routes_runs,
+        routes_logs,
+        routes_stacks,
+        routes_code,
+    ):
         api.include_router(routes.make_router(parts), prefix=API, responses=failed)
     return api

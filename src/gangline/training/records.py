@@ -6,6 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from typing import SupportsFloat
 
@@ -32,11 +33,16 @@ def progress(step: int, total: int | None = None) -> None:
 
 
 @contextlib.contextmanager
-def phase(name: str) -> Iterator[None]:
-    """Name what the rank does for a while: `with gangline.phase("evaluating"): ...`. It is not taken for a hang."""
+def phase(name: str, *, limit_s: float | None = None) -> Iterator[None]:
+    """Name what the rank does for a while: `with gangline.phase("evaluating"): ...`. It is not taken for a hang.
+
+    Args:
+        limit_s: how long it may last; default: ten times what the run may be without progress (`--hang-timeout`).
+    """
     records = session.writer()
     quoted = encode(str(name))
-    records.add("h", f'"name":{quoted},"on":true')
+    allowed = "" if limit_s is None else f',"l":{_seconds(limit_s)}'
+    records.add("h", f'"name":{quoted},"on":true{allowed}')
     try:
         yield
     finally:
@@ -46,3 +52,12 @@ def phase(name: str) -> Iterator[None]:
 def warn(text: str) -> None:
     """Say in the rank's log, and record, that something went wrong that does not stop training. Each text once."""
     session.writer().warn(text)
+
+
+def _seconds(limit_s: float) -> str:
+    """As JSON; what is no time says nothing."""
+    try:
+        seconds = float(limit_s)
+    except (TypeError, ValueError):
+        return "null"
+    return repr(seconds) if math.isfinite(seconds) and seconds >= 0 else "null"

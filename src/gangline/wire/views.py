@@ -31,6 +31,9 @@ __all__ = [
     "RunDetail",
     "RunSummary",
     "SearchEnd",
+    "StacksGroup",
+    "StacksRank",
+    "StacksView",
 ]
 
 
@@ -297,6 +300,53 @@ class SearchEnd(TypedDict):
     bytes: int
     """What was searched."""
     seconds: float
+
+
+class StacksGroup(TypedDict):
+    """Ranks that are in one place."""
+
+    ranks: list[int]
+    state: str
+    """`runs`, `stopped`, `traced`, `blocked`, `ended`, `silent`."""
+    what: str
+    """What they are in: `all_reduce`, `time.sleep`; "" where only the line is known."""
+    where: str
+    """`train.py:41`."""
+    waits: bool
+    """For other ranks."""
+    text: str
+
+
+class StacksRank(TypedDict):
+    """One rank, with every Python process of it."""
+
+    rank: int
+    node: int
+    host: str
+    pid: int | None
+    state: str
+    place: str
+    processes: list[dict[str, Any]]
+    """{"pid", "child", "how" (`faulthandler`, `py-spy` or ""), "note", "threads": [{"name", "frames": [{"file", "line",
+    "function", "code"}]}]}; innermost frames first, the main thread last."""
+
+
+class StacksView(TypedDict):
+    """The stacks of a gang at one moment."""
+
+    id: str
+    attempt: int
+    by: str
+    time: float
+    taken_s: float
+    text: str
+    """Who is where, in one sentence."""
+    hint: str
+    culprit: int | None
+    """The rank that the others wait for, as far as the stacks tell."""
+    silent_nodes: list[int]
+    groups: list[StacksGroup]
+    ranks: list[StacksRank]
 
 
 class PoolView(TypedDict):
