@@ -142,7 +142,7 @@ def test_a_breakpoint_an_interrupt_and_a_lost_terminal(command, project, shared_
     with Terminal(["debug", debug, "--attach"], shared_server) as terminal:
         terminal.expect("(Pdb) ")
         terminal.type("c\n")
-        time.sleep(1.0)  # it runs; nothing says so
+        terminal.expect("counting")
         terminal.type("\x03")
         terminal.expect("stopped here")
         terminal.expect("(Pdb) ")
@@ -160,7 +160,8 @@ breakpoint()
 counter = 0
 while True:
     counter += 1
-    time.sleep(0.01)
+    print("counting", flush=True)
+    time.sleep(0.1)
 """
 
 
