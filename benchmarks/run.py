@@ -22,6 +22,7 @@ from measure import ROOT, describe_machine  # noqa: E402
 BENCHES = (
     "submit_to_allreduce",
     "restart",
+    "why",
     "launch_plain",
     "log_call",
     "step_overhead",
