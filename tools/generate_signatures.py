@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gangline.domain.hints import HINTS
 from gangline.domain.phase import BUDGET_OF
 from gangline.domain.signature_code import IMPORTS, PROGRAMS, SCRIPT, STORAGE
 from gangline.domain.signature_devices import DEVICES, MEMORY
@@ -48,6 +49,7 @@ _PARTS: Sequence[tuple[str, Sequence[Signature]]] = (
     ("The script", SCRIPT),
 )
 _EXAMPLE_CHARS = 110
+_WITHOUT = "Nodes, storage and the platform fail, too. Their message says what happened; the hint goes by the reason."
 
 
 def main() -> int:
@@ -78,6 +80,8 @@ def render_signatures() -> str:
             "|---|---|---|---|---|",
         ]
         lines += [_row(row) for row in rows]
+    lines += ["", "## Without a rank to blame", "", _WITHOUT, "", "| reason | what to do |", "|---|---|"]
+    lines += [f"| `{reason}` | {_words(hint)} |" for reason, hint in HINTS.items()]
     return "\n".join(lines).replace("\n\n\n", "\n\n").rstrip() + "\n"
 
 

@@ -11,6 +11,7 @@ from gangline.domain.spec import (
     EntryKind,
     Environment,
     LogPolicy,
+    NoticeSignal,
     OnTimeLimit,
     Resources,
     RestartPolicy,
@@ -79,6 +80,8 @@ specs = st.builds(
     stop=st.builds(
         StopPolicy,
         time_limit_s=maybe(st.floats(0.001, 1e9)),
+        notice_signal=st.sampled_from(NoticeSignal),
+        max_continuations=maybe(st.integers(0, 1000)),
         on_time_limit=st.sampled_from(OnTimeLimit),
         grace_s=seconds,
         failure_grace_s=seconds,

@@ -15,6 +15,7 @@ from gangline.domain.spec import (
     CheckpointPolicy,
     EntryKind,
     LogPolicy,
+    NoticeSignal,
     OnHang,
     OnMismatch,
     OnTimeLimit,
@@ -222,7 +223,8 @@ def _checkpoint(raw: Mapping[str, Any], default: Path) -> CheckpointPolicy:
 
 def _stop(raw: Mapping[str, Any]) -> StopPolicy:
     policy = OnTimeLimit(raw.get("on_time_limit", OnTimeLimit.FAIL.value))
-    return StopPolicy(**{**raw, "on_time_limit": policy})
+    notice = NoticeSignal(raw.get("notice_signal", NoticeSignal.NONE.value))
+    return StopPolicy(**{**raw, "on_time_limit": policy, "notice_signal": notice})
 
 
 def _preflight(raw: Mapping[str, Any]) -> PreflightPolicy:

@@ -43,7 +43,7 @@ from gangline.agent.storage import Resume, find_missing_outputs, resolve_resume
 from gangline.agent.watch.watchdog import Watchdog
 from gangline.domain.errors import Transient
 from gangline.domain.phase import Reason
-from gangline.domain.spec import OnTimeLimit
+from gangline.domain.spec import NoticeSignal, OnTimeLimit
 from gangline.rundir.files import write_json
 from gangline.rundir.journal import read_journal
 from gangline.rundir.space import STORAGE_WORDS, describe_full, is_full
@@ -301,7 +301,8 @@ class Leader:
     def _complete(self, attempt: Attempt) -> Ending:
         """All ranks have ended with 0: they are done, or `gangline.should_stop()` told them that time is short."""
         now = time.time()
-        told = attempt.noticed is not None and self._site.run.attempt(attempt.number).stop_at.exists()
+        signalled = self._launch.stop.notice_signal is not NoticeSignal.NONE
+        told = signalled or self._site.run.attempt(attempt.number).stop_at.exists()
         if attempt.noticed is None or not told or attempt.is_complete():
             return Ending(cause="success", time=now)
         limit = f"{self._launch.stop.time_limit_s:g} s"
@@ -446,7 +447,7 @@ class Leader:
         return [event["text"] for event in events if event["kind"] == "warning"][-1:]
 
     def _give_notice(self, attempt: Attempt, notice_s: float) -> None:
-        """Tell ranks that the time limit is near. No signal is sent: a script that does not ask may work to the end."""
+        """Tell ranks that the time limit is near. SIGTERM has to wait: a script that does not ask works to the end."""
         if attempt.ending is None:
             attempt.noticed = time.time()
             notice = {"cause": "time_limit", "deadline": attempt.noticed + notice_s, "notice_s": notice_s}

@@ -31,9 +31,9 @@ from gangline.agent.sampler import count_oom_kills
 from gangline.agent.site import Journal, Site
 from gangline.agent.starter import RankExit, RankStart
 from gangline.agent.storage import find_missing_interpreter, probe_checkpoint_folder
-from gangline.agent.teardown import NOTICES, SUCCESS, Teardown, TreeView
+from gangline.agent.teardown import NOTICES, SUCCESS, Teardown, TreeView, notice_targets
 from gangline.domain.phase import Reason
-from gangline.domain.spec import EntryKind, Strategy
+from gangline.domain.spec import EntryKind, NoticeSignal, Strategy
 from gangline.rundir.files import write_json
 from gangline.rundir.layout import AttemptDir
 from gangline.rundir.space import probe_folder
@@ -375,12 +375,15 @@ class Node:
     # Ending
 
     def _notice(self, message: Mapping[str, Any]) -> None:
-        """Ranks that ask `gangline.should_stop()` are told; nobody is signalled yet."""
+        """Ranks that ask `gangline.should_stop()` are told, and others by a signal if the spec names one."""
         attempt = self._attempt
         if attempt is None or attempt.folder.number != message["attempt"] or attempt.teardown is not None:
             return
         self.journal.write("notice", cause=message["cause"], notice_s=message["notice_s"])
         self._write_notice(attempt, message["cause"], message["deadline"])
+        wanted = self.site.launch.stop.notice_signal
+        if wanted is not NoticeSignal.NONE:
+            send(notice_targets(self._view(attempt)), signal.Signals[f"SIG{wanted}"])
 
     def _stop(self, message: Mapping[str, Any]) -> None:
         attempt = self._attempt
@@ -436,7 +439,7 @@ class Node:
         found = find_descendants(me, spared=spared)
         reap(found, parent=me, known=frozenset(attempt.ranks) | spared)
         alive = [process for process in found if not process.dead]
-        notice = attempt.teardown is not None and attempt.teardown.cause in NOTICES
+        notice = attempt.teardown is None or attempt.teardown.cause in NOTICES
         return TreeView(
             alive=alive,
             ranks=ranks,

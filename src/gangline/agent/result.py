@@ -9,6 +9,7 @@ from typing import Any
 from gangline.agent.attempt import Attempt, Ending, Hang, RankRecord
 from gangline.agent.classify import Verdict, decide_port_taken, decide_verdict, exit_status, signal_name
 from gangline.agent.launchspec import LaunchSpec
+from gangline.domain.hints import hint_for
 from gangline.domain.phase import Budget, Reason
 from gangline.domain.restart import Repeated, RestartDecision, decide_restart
 from gangline.domain.signature_talk import LEFT_EARLY
@@ -278,6 +279,7 @@ def _failed(
     standing: Standing,
     outcome: str = "failed",
 ) -> Outcome:
+    verdict = replace(verdict, hint=verdict.hint or hint_for(verdict.reason, run=launch.run_id))
     decision = decide_restart(launch.restarts, standing.used, verdict.reason, repeated=standing.repeated)
     left = launch.nodes - standing.lost_nodes
     goes_on_smaller = verdict.reason is Reason.NODE_LOST and launch.fewest_nodes <= left < launch.nodes

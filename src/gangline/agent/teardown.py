@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from gangline.agent.processes import Process
 
-__all__ = ["NOTICES", "Teardown", "TreeView"]
+__all__ = ["NOTICES", "Teardown", "TreeView", "notice_targets"]
 
 NOTICES = frozenset({"stop", "preemption", "time_limit"})
 FAILURE = "failure"
@@ -94,6 +94,11 @@ def _notice_orders(view: TreeView) -> dict[int, int]:
     chosen = {pid for pid in view.ranks if pid in parents}
     chosen.update(pid for pid in parents if pid in view.python and not _is_below_python(pid, parents, view.python))
     return dict.fromkeys(chosen, int(signal.SIGTERM))
+
+
+def notice_targets(view: TreeView) -> list[int]:
+    """Pids that a notice is for: Python ranks, and the topmost Python programs below ranks that are not Python."""
+    return [pid for pid in _notice_orders(view) if pid in view.python]
 
 
 def _is_below_python(pid: int, parents: Mapping[int, int], python: Collection[int]) -> bool:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from gangline.cli.describe import describe_exit, describe_failure
 from gangline.cli.terminal import Terminal
 from gangline.cli.text import cell_width, join_words, visible, wrap
-from gangline.domain.phase import TERMINAL, Phase
+from gangline.domain.hints import hint_for
+from gangline.domain.phase import TERMINAL, Phase, Reason
 from gangline.domain.traces import fold_trace
 from gangline.wire.views import AttemptView, FailureView, RankView, RunDetail
 
@@ -62,13 +63,16 @@ def render_why(run: RunDetail, terminal: Terminal, *, room: int = _QUOTED_LINES)
 
 
 def render_hint(run: RunDetail, terminal: Terminal) -> list[str]:
-    """What to do about it; of the attempt that ended the run, or of the newest that failed while it lives."""
-    attempt = run["attempts"][-1] if run["attempts"] else None
-    if attempt is not None and not attempt["hint"] and run["phase"] not in {str(phase) for phase in TERMINAL}:
-        attempt = failed_attempt(run)
-    if attempt is None or run["phase"] == Phase.SUCCEEDED.value:
+    """What to do about it: of the attempt that ended the run, or of the newest that failed while it lives."""
+    if run["phase"] == Phase.SUCCEEDED.value:
         return []
-    return wrap(visible(attempt["hint"]), terminal.page - 2)
+    attempt = run["attempts"][-1] if run["attempts"] else None
+    if (attempt is None or not attempt["hint"]) and run["phase"] not in {str(phase) for phase in TERMINAL}:
+        attempt = failed_attempt(run)
+    hint = attempt["hint"] if attempt is not None else ""
+    if not hint and run["phase"] == Phase.FAILED.value and run["reason"] in {str(reason) for reason in Reason}:
+        hint = hint_for(Reason(run["reason"]), run=run["id"])
+    return wrap(visible(hint), terminal.page - 2)
 
 
 def _render_rank(failure: FailureView, attempt: AttemptView, terminal: Terminal) -> list[str]:

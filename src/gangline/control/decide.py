@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gangline.domain.gang import Liveness, Observation
+from gangline.domain.hints import hint_for
 from gangline.domain.phase import TERMINAL, TRANSITIONS, Budget, Phase, Reason
 from gangline.domain.restart import RestartDecision, decide_restart
 from gangline.domain.spec import RestartPolicy
@@ -326,6 +327,8 @@ def _close(facts: Facts, *, outcome: str, reason: Reason, message: str, restart_
             message=message,
             ended=facts.now,
             restart_message=restart_message,
+            signature=None,
+            hint=hint_for(reason, run=facts.run.id),
         )
     ]
 

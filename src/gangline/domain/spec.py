@@ -18,6 +18,7 @@ __all__ = [
     "EntryKind",
     "Environment",
     "LogPolicy",
+    "NoticeSignal",
     "OnHang",
     "OnMismatch",
     "OnTimeLimit",
@@ -92,6 +93,14 @@ class ResumeMode(_Text):
     AUTO = "auto"
     REQUIRED = "required"
     NEVER = "never"
+
+
+class NoticeSignal(_Text):
+    """What every rank gets besides, when it is told that the time limit is near."""
+
+    NONE = "none"
+    USR1 = "USR1"
+    USR2 = "USR2"
 
 
 class OnTimeLimit(_Text):
@@ -224,6 +233,11 @@ class StopPolicy:
         "How long before the time limit ranks are told, so that they can save; default: a tenth of it, at most 60s.",
         "--time-limit-notice",
         unit="seconds",
+    )
+    notice_signal: NoticeSignal = _f(
+        NoticeSignal.NONE,
+        "Signal for Python ranks at that moment, where scripts handle one instead of asking `gangline.should_stop()`.",
+        "--notice-signal",
     )
     on_time_limit: OnTimeLimit = _f(
         OnTimeLimit.FAIL,

@@ -186,6 +186,23 @@ def test_ranks_that_leave_for_a_notice_have_not_succeeded(gang: Gang) -> None:
     assert result["ended"] - result["running"] < 55  # well before the limit
 
 
+def test_a_notice_may_be_a_signal_to_every_python_rank(gang: Gang) -> None:  # S8
+    gang.script("""
+        import os, signal, sys, time
+        def save(*_):
+            open(f"saved-{os.environ['RANK']}", "w").close()
+            sys.exit(0)
+        signal.signal(signal.SIGUSR1, save)
+        time.sleep(600)
+    """)
+    stop = {"time_limit_s": 60.0, "time_limit_notice_s": 55.0, "notice_signal": "USR1"}
+    entry = f"{sys.executable} train.py; exit $?"
+    result = gang.run_to_end(procs_per_node=2, entry_kind="command", entry=entry, stop=stop)
+    assert (result["outcome"], result["reason"]) == ("failed", "time_limit")
+    assert [one["exit_code"] for one in result["ranks"]] == [0, 0]
+    assert all((gang.run.code / f"saved-{rank}").exists() for rank in range(2))
+
+
 def test_a_script_that_ignores_the_notice_is_ended_at_the_limit(gang: Gang) -> None:
     gang.script("import time; time.sleep(600)")
     stop = {"time_limit_s": 1.0, "time_limit_notice_s": 0.5, "on_time_limit": "continue"}

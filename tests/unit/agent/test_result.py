@@ -105,6 +105,7 @@ def test_a_node_that_is_lost_or_never_came_asks_for_other_agents(
     lost = Ending(cause="failure", time=9.0, reason=reason, message="Node 1 (h) was lost.")
     found = outcome(make_launch(restarts=BUDGETS), attempt(record(0, exit_code=1), ending=lost))
     assert (found.reason, found.next, found.exit_code) == (reason, "relaunch", 71)
+    assert found.hint
 
 
 def test_processes_that_cannot_be_killed_ask_for_other_agents(make_launch: Callable[..., LaunchSpec]) -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 from signal import SIGKILL, SIGTERM
 
 from gangline.agent.processes import Process, decide_descendants
-from gangline.agent.teardown import Teardown, TreeView
+from gangline.agent.teardown import Teardown, TreeView, notice_targets
 
 
 def process(pid: int, parent: int) -> Process:
@@ -38,6 +38,10 @@ def test_a_failure_kills_cooperative_ranks_with_their_workers() -> None:
 
 def test_a_notice_tells_ranks_and_the_topmost_python_below_wrappers() -> None:
     assert set(teardown("stop").decide(view(10, 11, 20, 21, 22), 0.0)) == {10, 20, 21}
+
+
+def test_a_signal_before_the_time_limit_is_for_python_alone() -> None:
+    assert sorted(notice_targets(view(10, 11, 20, 21, 22))) == [10, 21]
 
 
 def test_a_wrapper_that_is_gone_does_not_cost_its_python_the_grace() -> None:

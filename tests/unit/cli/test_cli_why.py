@@ -175,3 +175,11 @@ def test_a_failed_run_is_brief_unless_all_is_asked_for(gangline: Any, client: An
     full = gangline("show", "llama-7k3q", "--full").out
     assert "environment Python 3.11.2" in full
     assert "checkpoints\n" in full
+
+
+def test_a_run_that_no_rank_has_failed_gets_the_hint_of_its_reason(make: Any) -> None:
+    run = make_run(make, reason="backend_rejected", attempts=[], message="Too large.")
+    text = "\n".join(screen(run, make))
+    assert "what to do next\n  Change what is asked for" in text
+    odd = make_run(make, reason="of a newer server", attempts=[], message="Odd.")
+    assert "what to do next\n  gangline logs" in "\n".join(screen(odd, make))
