@@ -23,6 +23,7 @@ BENCHES = (
     "submit_to_allreduce",
     "restart",
     "why",
+    "hang",
     "launch_plain",
     "log_call",
     "step_overhead",

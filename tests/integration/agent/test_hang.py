@@ -125,7 +125,7 @@ if rank == 1:
 dist.all_reduce(torch.ones(1))
 """
     )
-    result = gang.run_to_end(procs_per_node=2, **watch(1.5))
+    result = gang.run_to_end(nodes=2, procs_per_node=1, **watch(1.5))
     assert result["reason"] == "hang"
     assert (result["first_failure"]["rank"], result["first_failure"]["error_type"]) == (1, "Hang")
     assert "time.sleep(600)" in result["first_failure"]["traceback"]
