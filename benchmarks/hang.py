@@ -55,7 +55,7 @@ _PEER = ("--standalone", f"--nproc-per-node={RANKS}", "--max-restarts", "1", "st
 
 def stopped_s(place: Place, project: Path, command: list[str]) -> float:
     out = place.out()
-    with _running([*command, str(out), f"{LIMIT_S:.0f}"], place, project, out):
+    with _running([*command, str(out), f"{LIMIT_S if command[0] == TORCHRUN else 1800.0:.0f}"], place, project, out):
         first = wait_until(lambda: _firsts(out, 0), what="attempt 0")
         began = time.time()
         os.kill(int(first[VICTIM].split()[0]), signal.SIGSTOP)

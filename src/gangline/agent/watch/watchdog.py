@@ -276,7 +276,9 @@ def _hint(finding: Finding, *, counts_steps: bool) -> str:
 
 
 def _moved(before: Answer, now: Answer) -> bool:
-    """Whether a rank that waits for no other was somewhere else before."""
+    """Whether a rank that waits for no other was somewhere else before; not where one is stopped, as none gets far."""
+    if any(view.state == "stopped" for view in now.views):
+        return False
     earlier = {view.rank: view for view in before.views}
     for view in now.views:
         old = earlier.get(view.rank)
