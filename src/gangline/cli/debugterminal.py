@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from gangline.cli.describe import exit_code_of, is_over
+from gangline.cli.describe import exit_code_of, is_over, num_ranks
 from gangline.cli.follow import make_printer, say_end
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import visible
@@ -34,6 +34,11 @@ _QUIET_S = 0.3
 """What was written before the debugger stopped may still be printed for this long; then the prompt is left in peace."""
 _TWICE_S = 3.0
 """Two Ctrl-C within this time end the run."""
+
+_OTHERS_WAIT = (
+    "The other ranks wait for it as long as their process group allows: 30 minutes with gloo, 10 with NCCL, unless "
+    "the script sets another timeout."
+)
 
 
 class DebugTerminal:
@@ -64,6 +69,8 @@ class DebugTerminal:
         """
         rank = self._run["spec"]["pdb_rank"]
         say(f"Rank {rank} is debugged here. Ctrl-C: stop it at its next line; twice: end the run.", err=True)
+        if num_ranks(self._run) > 1:
+            say(_OTHERS_WAIT, err=True)
         for work in (lambda: self._print_logs(after), self._listen):
             threading.Thread(target=work, daemon=True).start()
         if self._is_terminal:

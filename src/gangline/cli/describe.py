@@ -10,7 +10,7 @@ from typing import Any
 
 from gangline.cli.text import join_words, render_count, render_duration, render_size, visible
 from gangline.domain.phase import TERMINAL, Phase
-from gangline.wire.views import AttemptView, CodeView, FailureView, RunDetail, RunSummary
+from gangline.wire.views import AttemptView, CodeView, FailureView, RunSummary
 
 __all__ = [
     "describe_attempt",
@@ -22,9 +22,9 @@ __all__ = [
     "exit_code_of",
     "explain",
     "is_over",
-    "next_commands",
     "num_ranks",
     "run_duration_s",
+    "smaller_gang",
 ]
 
 _TERMINAL_NAMES = frozenset(str(phase) for phase in TERMINAL)
@@ -63,9 +63,17 @@ def describe_phase(run: RunSummary) -> str:
     return run["phase"] if not reason or reason == redundant else f"{run['phase']} ({reason})"
 
 
+def smaller_gang(run: RunSummary) -> int | None:
+    """Nodes of the newest attempt, where an elastic gang has fewer than were asked for."""
+    nodes = run["attempt_nodes"]
+    waits = run["phase"] in {Phase.QUEUED.value, Phase.STARTING.value}
+    return None if waits or nodes is None or nodes >= run["nodes"] else nodes
+
+
 def describe_gang(run: RunSummary) -> str:
-    """`2x2`: nodes by ranks on each, with accelerators where there are any."""
-    gang = f"{run['nodes']}x{run['procs_per_node']}"
+    """`2x2`: nodes by ranks on each, with accelerators where there are any; `2/4x2` where two of four nodes run."""
+    smaller = smaller_gang(run)
+    gang = f"{'' if smaller is None else f'{smaller}/'}{run['nodes']}x{run['procs_per_node']}"
     return f"{gang} {run['gpus_per_node']}gpu" if run["gpus_per_node"] else gang
 
 
@@ -79,13 +87,21 @@ def explain(run: RunSummary, now: float) -> str:
     sentences = {
         "queued": f"Waits in pool {visible(run['pool'])} for {render_duration(now - run['created'])}.",
         "starting": "Its agents and ranks are being started.",
-        "running": f"All {num_ranks(run)} ranks run, for {took} so far.",
+        "running": f"{_name_ranks(run)} run, for {took} so far.",
         "restarting": "The gang is being started again.",
         "stopping": "The ranks were told to stop and have time to save.",
-        "succeeded": f"All {num_ranks(run)} ranks ended with exit code 0 after {took}.",
+        "succeeded": f"{_name_ranks(run)} ended with exit code 0 after {took}.",
         "stopped": f"Stopped after {took}.",
     }
     return sentences.get(phase, f"{phase.capitalize()}.")
+
+
+def _name_ranks(run: RunSummary) -> str:
+    """`All 8 ranks`, or `The 4 ranks of 2 of 4 nodes`."""
+    smaller = smaller_gang(run)
+    if smaller is None:
+        return f"All {num_ranks(run)} ranks"
+    return f"The {render_count(smaller * run['procs_per_node'], 'rank')} of {smaller} of {run['nodes']} nodes"
 
 
 def describe_exit(exit_code: int | None, signal_name: str | None, signal: int | None = None) -> str:
@@ -158,30 +174,3 @@ def _describe_rule(entry: Mapping[str, Any]) -> str:
     # The path of a rule that matched in several places is what they have in common, which may be all of the tree.
     path = entry.get("path") if entry.get("path") != "./" else f"{examples[0]} and others"
     return f"left out {visible(str(path))}{amount}: {visible(str(entry.get('rule')))}"
-
-
-def next_commands(run: RunDetail) -> list[tuple[str, str]]:
-    """Commands that make sense now, each with what it does."""
-    run_id = run["id"]
-    if not is_over(run):
-        return [
-            (f"gangline watch {run_id}", "watch it live"),
-            (f"gangline logs {run_id} --follow", "follow its output"),
-            (f"gangline stop {run_id}", "end it"),
-        ]
-    failure = next(
-        (attempt["first_failure"] for attempt in reversed(run["attempts"]) if attempt["first_failure"]), None
-    )
-    rank = f" --rank {failure['rank']}" if failure and run["phase"] == Phase.FAILED.value else ""
-    commands = [(f"gangline logs {run_id}{rank}", "all that it wrote")]
-    if run["phase"] == Phase.FAILED.value:
-        commands.append((f"gangline show {run_id} --full", "its code, checkpoints and environment, too"))
-    if run["phase"] != Phase.SUCCEEDED.value:
-        commands.append((f"gangline resume {run_id}", "start it again from its newest checkpoint"))
-    if run["phase"] == Phase.FAILED.value:
-        return commands
-    if run["metrics"]:
-        commands.append((f"gangline metrics {run_id}", "all metrics"))
-    if run["code"]:
-        commands.append((f"gangline show {run_id} --code DIR", "restore its exact code"))
-    return commands

@@ -10,9 +10,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from gangline.cli.describe import describe_code, next_commands, num_ranks
+from gangline.cli.describe import describe_code, num_ranks
+from gangline.cli.nextsteps import next_commands
 from gangline.cli.terminal import Terminal
 from gangline.cli.text import render_count, visible
+from gangline.domain.redact import Redactor, secret_values
 from gangline.domain.spec import EntryKind, RunSpec
 from gangline.wire.views import CodeView, RunDetail
 
@@ -53,7 +55,7 @@ def render_dry_run(
     words = [*(["-m"] if spec.entry_kind is EntryKind.MODULE else []), spec.entry, *spec.args]
     return [
         terminal.heading("Nothing was queued. This would run:"),
-        *_block("run", [visible(shlex.join(words))], terminal),
+        *_block("run", [visible(shlex.join(Redactor(secret_values(spec.environment.env)).value(words)))], terminal),
         *_block("gang", [f"{gang} in pool {visible(spec.pool)}"], terminal),
         *_block("python", [visible(str(spec.environment.python))], terminal),
         *_block("packed", describe_code(cast("CodeView", code)), terminal),
@@ -87,7 +89,8 @@ def _winning(sources: Mapping[str, Sequence[str]]) -> list[tuple[str, list[str]]
 
 
 def render_launch(launch: Mapping[str, Any], terminal: Terminal) -> list[str]:
-    """Exactly what the backend would be given: one command for each node, variables, files, and the rest as JSON."""
+    """What the backend would be given, without secrets: a command for each node, variables, files, the rest as JSON."""
+    launch = _mask(launch)
     commands = launch.get("commands", ())
     known = {"backend", "commands", "env", "files"}
     rest = {key: value for key, value in launch.items() if key not in known}
@@ -100,6 +103,13 @@ def render_launch(launch: Mapping[str, Any], terminal: Terminal) -> list[str]:
         shown = text if isinstance(text, str) else json.dumps(text, indent=2)
         lines += [f"{terminal.heading('file')} {visible(path)}", *_quote(shown)]
     return [*lines, *json.dumps(rest, indent=2).split("\n")] if rest else lines
+
+
+def _mask(launch: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same without what looks secret; `--json` has it."""
+    files = [file["env"] for file in launch.get("files", {}).values() if isinstance(file, Mapping) and "env" in file]
+    masked: Mapping[str, Any] = Redactor(secret_values(launch.get("env", {}), *files)).value(launch)
+    return masked
 
 
 def _block(title: str, lines: Sequence[str], terminal: Terminal) -> list[str]:

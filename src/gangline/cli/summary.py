@@ -14,10 +14,11 @@ from gangline.cli.describe import (
     describe_phase,
     explain,
     is_over,
-    next_commands,
     num_ranks,
     run_duration_s,
+    smaller_gang,
 )
+from gangline.cli.nextsteps import next_commands
 from gangline.cli.plot import render_plot
 from gangline.cli.table import Column, render_table
 from gangline.cli.terminal import Terminal
@@ -136,11 +137,12 @@ def render_attempts(
         Column(title="outcome", paint=_outcome_painter(attempts)),
         Column(title="started", drop=3),
         Column(title="took", right=True, drop=2),
+        *([Column(title="nodes", right=True, drop=4)] if _sizes_differ(attempts) else []),
         Column(title="resumed from", drop=5),
         Column(title="start", drop=6),
         Column(title="why", shrink_to=16, drop=4),
     ]
-    rows = [_attempt_row(attempt, terminal.now, told) for attempt in attempts]
+    rows = [_attempt_row(attempt, terminal.now, told, sized=_sizes_differ(attempts)) for attempt in attempts]
     return render_table(columns, rows, terminal, indent=indent)
 
 
@@ -196,6 +198,7 @@ def _render_head(run: RunDetail, terminal: Terminal) -> list[str]:
 def _render_facts(run: RunDetail, terminal: Terminal) -> list[str]:
     facts = {
         "progress": _progress(run, terminal),
+        "origin": _origin(run, terminal),
         "gang": _gang(run, terminal),
         "time": _time(run, terminal),
         "metrics": _newest_metrics(run["metrics"], terminal),
@@ -210,15 +213,36 @@ def _progress(run: RunDetail, terminal: Terminal) -> str:
     return terminal.dot.join(parts)
 
 
+def _origin(run: RunDetail, terminal: Terminal) -> str:
+    """The run that it was made from, and what the newest `gangline resume` has changed of its spec."""
+    parts = [f"rerun of {run['rerun_of']}"] if run["rerun_of"] else []
+    parts += [f"smaller world of {run['debug_of']}, for debugging"] if run["debug_of"] else []
+    told = [event["message"] for event in run["events"] if event["kind"] == "revised"]
+    if run["revision"]:
+        what = visible(told[-1].removeprefix("The spec was changed: ").rstrip(".")) if told else ""
+        parts.append(f"revision {run['revision']} of its spec{f': {what}' if what else ''}")
+    return terminal.dot.join(parts)
+
+
 def _gang(run: RunDetail, terminal: Terminal) -> str:
     parts = [
         f"{render_count(run['nodes'], 'node')} x {render_count(run['procs_per_node'], 'rank')}"
         + (f" = {num_ranks(run)} ranks" if run["nodes"] > 1 else ""),
+        *_smaller(run),
         f"{render_count(run['gpus_per_node'], 'accelerator')} a node" if run["gpus_per_node"] else "no accelerators",
         f"pool {visible(run['pool'])}",
         f"strategy {visible(str(run['spec'].get('strategy', '-')))}",
     ]
     return terminal.dot.join(parts)
+
+
+def _smaller(run: RunDetail) -> list[str]:
+    """What the newest attempt of an elastic gang has of the nodes that were asked for, unless it has all."""
+    nodes = smaller_gang(run)
+    if nodes is None:
+        return []
+    when = "ran at last" if is_over(run) else "now"
+    return [f"{nodes} of {run['nodes']} nodes {when} = {nodes * run['procs_per_node']} ranks"]
 
 
 def _time(run: RunDetail, terminal: Terminal) -> str:
@@ -238,7 +262,11 @@ def _newest_metrics(metrics: Mapping[str, float | None], terminal: Terminal) -> 
     return terminal.dot.join([*shown, *([f"{more} more"] if more > 0 else [])])
 
 
-def _attempt_row(attempt: AttemptView, now: float, told: str) -> tuple[str, ...]:
+def _sizes_differ(attempts: Sequence[AttemptView]) -> bool:
+    return len({len(attempt["nodes"]) for attempt in attempts if attempt["nodes"]}) > 1
+
+
+def _attempt_row(attempt: AttemptView, now: float, told: str, *, sized: bool) -> tuple[str, ...]:
     started, ended = attempt["started"], attempt["ended"]
     took = None if started is None else (ended or now) - started
     step = attempt["resume_step"]
@@ -247,6 +275,7 @@ def _attempt_row(attempt: AttemptView, now: float, told: str) -> tuple[str, ...]
         describe_attempt(attempt),
         render_clock(started),
         render_duration(took),
+        *([str(len(attempt["nodes"]) or "-")] if sized else []),
         f"step {step}" if step is not None else ("checkpoint" if attempt["resume"] else "-"),
         attempt["start_mode"] or "-",
         "as said above" if attempt["message"] and attempt["message"] in told else attempt["message"],
@@ -299,9 +328,12 @@ def _render_origin(run: RunDetail, terminal: Terminal) -> list[str]:
 def _command(spec: Mapping[str, Any]) -> str:
     import shlex  # noqa: PLC0415 - only summaries quote commands
 
+    from gangline.domain.redact import Redactor, secret_values  # noqa: PLC0415 - as above
+
     kind = spec.get("entry_kind")
     words = [*(["-m"] if kind == "module" else []), str(spec.get("entry", "")), *map(str, spec.get("args", ()))]
-    return visible(shlex.join(words))
+    given = (spec.get("environment") or {}).get("env") or {}
+    return visible(shlex.join(Redactor(secret_values(given)).value(words)))
 
 
 def _environment(run: RunDetail, terminal: Terminal) -> str:

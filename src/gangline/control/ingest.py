@@ -110,7 +110,8 @@ class Follower:
                 rows[number] = apply_result(rows[number], result)
                 events.append(result_event(rows[number]))
         changed = [row for row in rows.values() if row != known.get(row.number)]
-        is_stored = self._keep(reading, _batch(reading, fold, changed, events))
+        newest = max({**known, **rows}.items(), default=(0, None))[1]
+        is_stored = self._keep(reading, _batch(reading, fold, changed, events, newest))
         ordered = [self._attempts[number] for number in sorted(self._attempts)]
         return Ingested(is_drained=reading.is_drained and is_stored, attempts=ordered)
 
@@ -211,7 +212,11 @@ def _read_metrics(reading: _Reading, run_dir: RunDir, *, everything: bool) -> Me
 
 
 def _batch(
-    reading: _Reading, fold: MetricsFold, attempts: Sequence[AttemptRow], events: Sequence[NewEvent]
+    reading: _Reading,
+    fold: MetricsFold,
+    attempts: Sequence[AttemptRow],
+    events: Sequence[NewEvent],
+    newest: AttemptRow | None,
 ) -> IngestBatch:
     running = [row.running for row in attempts if row.running is not None]
     return IngestBatch(
@@ -221,7 +226,8 @@ def _batch(
         checkpoints=list(fold.checkpoints.values()),
         removed_checkpoints=fold.removed,
         points=list(fold.points.values()),
-        attempt=max((row.number for row in attempts), default=None),
+        attempt=None if newest is None else newest.number,
+        attempt_nodes=None if newest is None else len(newest.nodes),
         step=fold.step,
         total_steps=fold.total_steps,
         started=min(running, default=None),

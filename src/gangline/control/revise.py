@@ -109,9 +109,8 @@ def derive_debug(spec: RunSpec, run_id: str, world: World) -> RunSpec:
         "stop": {"time_limit_s": None},
         "labels": {DEBUG_LABEL: run_id},
         "pdb_rank": world.pdb_rank,
+        "watch": {"on_hang": "warn"},
     }
-    if ("watch", "on_hang") in keys():
-        changes["watch"] = {"on_hang": "warn"}
     return spec_from_mapping(merge_layers(spec_to_mapping(spec), changes))
 
 

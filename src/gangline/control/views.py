@@ -54,6 +54,7 @@ def summary_view(run: RunRow) -> RunSummary:
         procs_per_node=run.procs_per_node,
         gpus_per_node=run.gpus_per_node,
         attempt=run.attempt,
+        attempt_nodes=run.attempt_nodes,
         restarts=run.attempt or 0,
         exit_code=run.exit_code,
         created=run.created,

@@ -84,6 +84,8 @@ class RunRow:
     budget_from: int
     """Attempts before this number (before `gangline resume`) do not count against the budgets."""
     attempt: int | None
+    attempt_nodes: int | None
+    """Nodes of that attempt; fewer than `nodes` where an elastic gang runs with what there is."""
     told_attempt: int | None
     """Newest attempt that `phase` speaks of."""
     step: int | None
@@ -218,6 +220,7 @@ class IngestBatch:
     points: Sequence[Points] = ()
     attempt: int | None = None
     """Newest attempt that has begun."""
+    attempt_nodes: int | None = None
     step: int | None = None
     total_steps: int | None = None
     started: float | None = None

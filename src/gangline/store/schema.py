@@ -75,6 +75,7 @@ runs = Table(
     _json("launch_restarts"),  # restarts that the server itself decided, by budget
     Column("budget_from", Integer, nullable=False),  # attempts before this one are not counted against the budgets
     Column("attempt", Integer),  # newest attempt that was seen
+    Column("attempt_nodes", Integer),  # how many nodes it has
     Column("told_attempt", Integer),  # newest attempt that the phase speaks of
     Column("step", BigInteger),
     Column("total_steps", BigInteger),

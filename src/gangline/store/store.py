@@ -380,7 +380,7 @@ def _guarded_update(conn: Connection, run: RunRow, values: Mapping[str, Any]) ->
 
 
 def _update_progress(conn: Connection, run_id: str, batch: IngestBatch) -> None:
-    new = {name: getattr(batch, name) for name in ("attempt", "step", "total_steps")}
+    new = {name: getattr(batch, name) for name in ("attempt", "attempt_nodes", "step", "total_steps")}
     values: dict[str, Any] = {name: value for name, value in new.items() if value is not None}
     if batch.started is not None:
         values["started"] = func.coalesce(runs.c.started, batch.started)

@@ -33,6 +33,7 @@ def make_summary(**overrides: Any) -> RunSummary:  # noqa: ANN401 - as many type
         "procs_per_node": 2,
         "gpus_per_node": 0,
         "attempt": 0,
+        "attempt_nodes": 1,
         "restarts": 0,
         "exit_code": None,
         "created": 1_700_000_000.0,

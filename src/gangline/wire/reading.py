@@ -159,6 +159,8 @@ def _where_it_belongs(written: str, path: Path) -> str:
     for section in sections():
         if section != path and written in _names(section):
             return f"It belongs under `{section[0]}:`." if section else "It belongs to the top level."
+    if (key := _flags().get(_as_flag(written))) is not None:
+        return _spell(key, written, path)
     here = nearest(written, _names(path))
     if here.startswith("Did you mean"):
         return here
@@ -168,6 +170,30 @@ def _where_it_belongs(written: str, path: Path) -> str:
         return here
     section = elsewhere[close[0]]
     return f"Did you mean `{close[0]}`{f' under `{section[0]}:`' if section else ', at the top level'}?"
+
+
+@cache
+def _flags() -> Mapping[str, Key]:
+    """Every key by the options of the command line that set it, and by its own names as an option would have them."""
+    found = {name: key for key in keys().values() for flag in key.flags for name in flag.split("/")}
+    for key in keys().values():
+        if not key.filled_in:
+            found.setdefault(_as_flag(key.spelling), key)
+            found.setdefault(_as_flag(key.path[-1]), key)
+    return found
+
+
+def _as_flag(written: str) -> str:
+    return f"--{written.strip('-').replace('_', '-').lower()}"
+
+
+def _spell(key: Key, written: str, path: Path) -> str:
+    """Where the key is that somebody has written as an option of the command line."""
+    section = key.path[:-1]
+    where = "here" if section == path else f"under `{section[0]}:`" if section else "at the top level"
+    positive = key.flags[0].partition("/")[0] if key.flags else ""
+    opposite = key.kind is Kind.BOOLEAN and positive not in {"", _as_flag(written)}
+    return f"It is spelled `{key.spelling}` {where}{', with the opposite value' if opposite else ''}."
 
 
 @cache

@@ -53,6 +53,8 @@ class RunSummary(TypedDict):
     gpus_per_node: int
     attempt: int | None
     """Number of the newest attempt; null before the first."""
+    attempt_nodes: int | None
+    """Nodes of the newest attempt: fewer than `nodes` where an elastic gang runs with what there is."""
     restarts: int
     exit_code: int | None
     """The run's outcome as `gangline` would exit with it; null while it is not over."""

@@ -133,6 +133,7 @@ def make_run(**changes: Any) -> dict[str, Any]:
         "procs_per_node": 2,
         "gpus_per_node": 0,
         "attempt": 0,
+        "attempt_nodes": 2,
         "restarts": 0,
         "exit_code": None,
         "created": NOW - 62,
@@ -378,6 +379,7 @@ def make() -> Any:
         run = staticmethod(make_run)
         attempt = staticmethod(make_attempt)
         rank = staticmethod(make_rank)
+        node = staticmethod(make_node)
         failure = staticmethod(make_failure)
         checkpoint = staticmethod(make_checkpoint)
         code = staticmethod(make_code)

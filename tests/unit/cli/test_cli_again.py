@@ -175,6 +175,26 @@ def test_compare_shows_what_differs(gangline, client, make):
     assert client.calls[-1] == ("compare", (("a-1", "b-2"), False))
 
 
+def test_compare_and_rerun_hide_what_looks_secret(gangline, client, failed, make):
+    env = {"key": "environment.env.HF_TOKEN", "values": ["first-one", "other-one"]}
+    args = {"key": "args", "values": [["--key=first-one"], ["--lr", "1"]]}
+    package = {"key": "python.packages.google-auth", "values": ["2.1", "2.2"]}
+    client.compared = {**comparison(make), "spec": [env, args], "environment": [package]}
+    out = gangline("compare", "a-1", "b-2").out
+    assert "HF_TOKEN" in out
+    assert "first-one" not in out
+    assert "other-one" not in out
+    assert "values that look secret are not shown" in out
+    assert "2.1" in out
+    assert "first-one" in gangline("compare", "a-1", "b-2", "--json").out
+    spec = client.runs[failed]["spec"]
+    client.submitted = make.run(id="c-3", spec={**spec, "environment": {"env": {"HF_TOKEN": "first-one", "A": "b"}}})
+    err = gangline("rerun", failed, "--env", "HF_TOKEN=first-one").err
+    assert "environment.env.HF_TOKEN: - → [removed]" in err
+    assert "environment.env.A: - → b" in err
+    assert "first-one" not in err
+
+
 def test_compare_code_prints_the_lines_and_nothing_that_a_terminal_obeys(gangline, client, make):
     client.compared = comparison(make)
     assert gangline("compare", "a-1", "b-2", "--code").out == "--- a/train.py\n+\\x1b[31mred\n"

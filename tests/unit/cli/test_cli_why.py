@@ -62,9 +62,11 @@ attempts
 
 what to do next
   Lower the batch per rank.
-  gangline logs llama-7k3q --rank 2  all that it wrote
-  gangline show llama-7k3q --full    its code, checkpoints and environment, too
-  gangline resume llama-7k3q         start it again from its newest checkpoint"""
+  gangline logs llama-7k3q --rank 2    all that it wrote
+  gangline compare llama-7k3q --ranks  what differs between its workers
+  gangline debug llama-7k3q --pdb      repeat it here with few ranks
+  gangline resume llama-7k3q           go on from its checkpoint of step 100
+  gangline show llama-7k3q --full      its code, checkpoints and environment, too"""
 
 
 def make_run(make: Any, **changes: Any) -> dict[str, Any]:

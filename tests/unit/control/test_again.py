@@ -252,6 +252,7 @@ def test_a_debug_run_is_a_smaller_world_that_cannot_harm_the_original(plant, tmp
     assert spec["restarts"]["max_restarts"] == spec["restarts"]["max_infrastructure_restarts"] == 0
     assert (spec["pdb_rank"], spec["data_version"], spec["args"]) == (1, "v3", ["--lr", "1"])
     assert spec["environment"]["env"] == {"A": "1"}
+    assert spec["watch"]["on_hang"] == "warn"
     plant.tick()
     assert plant.leader(made["id"]).told["pdb_rank"] == 1
 

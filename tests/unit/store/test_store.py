@@ -119,9 +119,11 @@ def test_a_batch_is_stored_with_its_offsets_or_not_at_all(store, new_run):
     assert store.cursors("r-1") == {"a": 10}
     assert store.attempts("r-1") == [attempt]
     assert [event.kind for event in store.events("r-1")] == ["submitted", "warning"]
-    assert store.ingest("r-1", IngestBatch(cursors={"a": (10, 20), "b": (0, 5)}, step=4, started=9.0))
+    assert store.ingest(
+        "r-1", IngestBatch(cursors={"a": (10, 20), "b": (0, 5)}, step=4, started=9.0, attempt=1, attempt_nodes=3)
+    )
     run = store.run("r-1")
-    assert (run.step, run.attempt, run.started) == (4, 0, 2.0)
+    assert (run.step, run.attempt, run.attempt_nodes, run.started) == (4, 1, 3, 2.0)
 
 
 def test_a_batch_with_one_offset_that_has_moved_changes_nothing(store, new_run):

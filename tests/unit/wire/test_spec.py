@@ -305,6 +305,27 @@ def test_a_slip_in_a_section_finds_the_key_of_another():
     assert "Did you mean `priority`, at the top level?" in failure({"script": "t.py", "stop": {"priorty": 2}})
 
 
+@pytest.mark.parametrize(
+    ("raw", "says"),
+    [
+        ({"restarts": {"max_infra_restarts": 3}}, "It is spelled `max_infrastructure_restarts` here."),
+        ({"max_infra_restarts": 3}, "It is spelled `max_infrastructure_restarts` under `restarts:`."),
+        ({"resources": {"num-nodes": 2}}, "It is spelled `nodes` here."),
+        ({"label": {"a": "b"}}, "It is spelled `labels` here."),
+        ({"stop": {"run_name": "x"}}, "It is spelled `name` at the top level."),
+        ({"buffered": True}, "It is spelled `unbuffered` under `environment:`, with the opposite value."),
+    ],
+)
+def test_the_spelling_of_an_option_is_known_in_files(raw, says):
+    assert says in failure({"script": "t.py", **raw})
+
+
+def test_every_option_is_known_in_files():
+    for key in keys().values():
+        for flag in "/".join(key.flags).split("/") if key.flags else ():
+            assert f"It is spelled `{key.spelling}`" in failure({"script": "t.py", flag: "1"})
+
+
 @pytest.mark.parametrize("shape", ["list", "table", "text"])
 def test_aliases_that_multiply_are_refused_at_once(tmp_path, shape):
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]

@@ -46,6 +46,7 @@ def upgrade() -> None:
         sa.Column("launch_restarts", sa.JSON(none_as_null=True), nullable=True),
         sa.Column("budget_from", sa.Integer(), nullable=False),
         sa.Column("attempt", sa.Integer(), nullable=True),
+        sa.Column("attempt_nodes", sa.Integer(), nullable=True),
         sa.Column("told_attempt", sa.Integer(), nullable=True),
         sa.Column("step", sa.BigInteger(), nullable=True),
         sa.Column("total_steps", sa.BigInteger(), nullable=True),
