@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -175,6 +176,8 @@ class Terminal:
         program = str(Path(sys.executable).with_name("gangline"))
         self._pid, self._fd = pty.fork()
         if self._pid == 0:
+            for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # whoever started the tests may ignore them
+                signal.signal(number, signal.SIG_DFL)
             os.execve(program, [program, *args], env)
         self._code: int | None = None
 
@@ -207,10 +210,13 @@ class Terminal:
 
     def hang_up(self) -> None:
         """As when the window is closed."""
-        with suppress(OSError):
-            os.kill(self._pid, 1)
-        os.waitpid(self._pid, 0)
         self._code = -1
+        os.kill(self._pid, signal.SIGHUP)
+        deadline = time.monotonic() + DEADLINE_S
+        while os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(self._pid, signal.SIGKILL)
+            time.sleep(0.05)
         with suppress(OSError):
             os.close(self._fd)
 

@@ -97,22 +97,22 @@ class DebugTerminal:
         line = self._line
         if prompt is None or line is None:
             return
-        time.sleep(max(0.0, self._settled - time.monotonic()))
         try:
+            time.sleep(max(0.0, self._settled - time.monotonic()))
             self._reading = True
             text = input(prompt)
         except EOFError:
             say("")
+            self._asking = False
             line.end_of_input()
         except KeyboardInterrupt:  # what was typed is dropped, as at any prompt
             say("")
             self._asks.put(prompt)
-            return
         else:
+            self._asking = False  # first: the next prompt may be there before the command has left
             line.command(text)
         finally:
             self._reading = False
-        self._asking = False
 
     def _interrupt(self, before: float) -> float:
         """Ctrl-C while the rank runs: it stops at its next line; the second one ends all."""
