@@ -90,6 +90,8 @@ class Hang:
     hint: str
     infrastructure: bool
     """What holds the gang up lies outside of its code: a stopped process, storage that does not answer."""
+    blocked: bool = False
+    """That rank waits in the kernel, for storage or a device of its node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,8 +107,8 @@ class Ending:
     message: str = ""
     from_outside: bool = False
     """The machines are taken away: what follows needs other agents."""
-    nodes: tuple[int, ...] = ()
-    """Nodes that are at fault, where it is known."""
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    """Nodes that are at fault, where it is known, and why: `lost`, or the check that they have failed."""
     hang: Hang | None = None
 
 

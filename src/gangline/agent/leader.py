@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -238,13 +238,13 @@ class Leader:
         if self._node is None or self._step == "over":
             return
         self._node.journal.write("agent_lost", node=member.node, host=member.host, detail=detail)
-        message = f"Node {member.node} ({member.host}) was lost: {detail}."
+        message, lost = f"Node {member.node} ({member.host}) was lost: {detail}.", {member.node: "lost"}
         attempt = self._attempt
         if attempt is None:  # between two attempts: the next one finds out
             self._open_attempt()
         elif attempt.ending is not None and attempt.ending.cause == "failure":
-            attempt.ending = replace(attempt.ending, reason=Reason.NODE_LOST, message=message, nodes=(member.node,))
-        self._fail(Reason.NODE_LOST, message, nodes=(member.node,))
+            attempt.ending = replace(attempt.ending, reason=Reason.NODE_LOST, message=message, nodes=lost)
+        self._fail(Reason.NODE_LOST, message, nodes=lost)
         self._advance()
 
     # The steps of an attempt
@@ -349,7 +349,7 @@ class Leader:
             self._port.release()
         faults = self._preflight.judge(self._members.by_node)
         if faults:
-            nodes = tuple(dict.fromkeys(fault.node for fault in faults))
+            nodes = {fault.node: fault.check for fault in reversed(faults)}  # the first check of each counts
             self._fail(Reason.UNHEALTHY_NODE, describe_faults(faults, self._members.by_node), nodes=nodes)
             self._advance()
             return
@@ -469,8 +469,8 @@ class Leader:
 
     # The end of an attempt
 
-    def _fail(self, reason: Reason, message: str, *, nodes: tuple[int, ...] = ()) -> None:
-        self._end(Ending(cause="failure", time=time.time(), reason=reason, message=message, nodes=nodes))
+    def _fail(self, reason: Reason, message: str, *, nodes: Mapping[int, str] | None = None) -> None:
+        self._end(Ending(cause="failure", time=time.time(), reason=reason, message=message, nodes=nodes or {}))
 
     def _end(self, ending: Ending, *, grace_s: float | None = None) -> None:
         """Have the attempt ended on all nodes. A second call makes it end sooner, or turns a failure into a stop."""

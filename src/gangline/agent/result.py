@@ -151,8 +151,13 @@ def render_result(attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
 
 def _nodes_at_fault(attempt: Attempt) -> list[dict[str, Any]]:
     """Nodes that the leader knows to have caused the end, besides that of the first failing rank."""
-    nodes = attempt.ending.nodes if attempt.ending is not None else ()
-    return [{"node": node, "host": attempt.hosts.get(node, "")} for node in nodes]
+    ending = attempt.ending
+    if ending is None:
+        return []
+    found = dict(ending.nodes)
+    if ending.hang is not None and ending.hang.blocked and ending.hang.rank in attempt.ranks:
+        found[attempt.ranks[ending.hang.rank].node] = "blocked"
+    return [{"node": node, "host": attempt.hosts.get(node, ""), "why": found[node]} for node in sorted(found)]
 
 
 def _after_success(launch: LaunchSpec, standing: Standing, missing: Sequence[str]) -> Outcome:

@@ -202,6 +202,7 @@ def _render_facts(run: RunDetail, terminal: Terminal) -> list[str]:
         "gang": _gang(run, terminal),
         "time": _time(run, terminal),
         "metrics": _newest_metrics(run["metrics"], terminal),
+        "avoided": _avoided(run["events"]),
     }
     return _labelled(facts, terminal)
 
@@ -253,6 +254,13 @@ def _time(run: RunDetail, terminal: Terminal) -> str:
     if run["restarts"]:
         parts.append(render_count(run["restarts"], "restart"))
     return terminal.dot.join(parts)
+
+
+def _avoided(events: Sequence[EventView]) -> str:
+    """Machines that the newest launch that avoided any was kept from, and why."""
+    told = [event["data"] for event in events if event["kind"] == "avoided"]
+    newest = [data for data in told if data.get("launch") == told[-1].get("launch")]
+    return visible("; ".join(f"node {data.get('avoids')} ({data.get('why')})" for data in newest))
 
 
 def _newest_metrics(metrics: Mapping[str, float | None], terminal: Terminal) -> str:

@@ -24,11 +24,13 @@ from gangline.domain.phase import TERMINAL, Phase
 from gangline.wire.compared import CompareView, RanksView
 from gangline.wire.views import (
     CheckpointView,
+    ClearedView,
     EventView,
     HealthView,
     LogChunk,
     LogHit,
     MetricView,
+    NodeHealthView,
     PoolView,
     RunDetail,
     RunSummary,
@@ -96,6 +98,14 @@ class Client:
 
     def pools(self) -> list[PoolView]:
         return cast("list[PoolView]", self._get("/pools"))
+
+    def nodes(self, pool: str | None = None) -> list[NodeHealthView]:
+        """The machines that are known by name, and what speaks against them; default: of all pools."""
+        return cast("list[NodeHealthView]", self._get("/pools/nodes", {"pool": pool}))
+
+    def clear_node(self, node: str, *, pool: str | None = None) -> ClearedView:
+        """Count nothing against a machine that happened so far; default: in every pool."""
+        return cast("ClearedView", self._post("/pools/nodes/clear", {"node": node, "pool": pool}))
 
     # --- runs ---
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gangline.control.decide import EXIT_CODES
+from gangline.control.health import closing_marks
 from gangline.control.records import Record, read_record, untouched
 from gangline.control.specs import demand_of
 from gangline.domain.errors import GanglineError
@@ -95,6 +96,7 @@ def _adopt(store: Store, folder: RunDir, now: float) -> bool:
     is_new = store.adopt(
         record.run, spec=spec_to_mapping(spec), client=record.client, attempts=record.closed, events=events
     )
+    store.add_marks([mark for attempt in record.closed for mark in closing_marks(record.run, attempt)])
     if not is_new and folder.launches():
         raise GanglineError("Another run has its key", why="The folder was copied, or its run.json was")
     if not is_new:  # the same submit came in twice at once; this folder was to be removed

@@ -17,6 +17,7 @@ from gangline.control.again import Again, DebugRequest, RerunRequest, ResumeRequ
 from gangline.control.checkpoints import CheckpointFolder, list_checkpoints
 from gangline.control.compare import Comparer
 from gangline.control.decide import STOPPED_EXIT_CODE
+from gangline.control.health import NodeBook, node_views
 from gangline.control.launching import dry_launch
 from gangline.control.lookup import find_run
 from gangline.control.queueing import live_gangs
@@ -39,6 +40,7 @@ from gangline.domain.phase import TERMINAL, Phase, Reason
 from gangline.domain.spec import ResumeMode, RunSpec
 from gangline.ports import Backend, Clock
 from gangline.queue.fit import free_devices
+from gangline.queue.health import HealthPolicy, NodeState
 from gangline.rundir.home import Home
 from gangline.store.chart import decide_buckets
 from gangline.store.full import says_full
@@ -47,8 +49,10 @@ from gangline.store.store import Store
 from gangline.wire.compared import CompareView, RanksView
 from gangline.wire.views import (
     CheckpointView,
+    ClearedView,
     EventView,
     MetricView,
+    NodeHealthView,
     PoolView,
     RunDetail,
     RunSummary,
@@ -80,6 +84,7 @@ class Commands:
         home: Home,
         clock: Clock,
         poke: Callable[[], None],
+        health: HealthPolicy | None = None,
     ) -> None:
         self._store = store
         self._backends = backends
@@ -87,6 +92,7 @@ class Commands:
         self._clock = clock
         self._poke = poke
         self._specs = Specs(store)
+        self._book = NodeBook(store=store, backends=backends, clock=clock, policy=health)
         self._admission = Admission(store=store, backends=backends, home=home, clock=clock)
         self._reporter = Reporter(
             home=home,
@@ -107,7 +113,9 @@ class Commands:
         """
         admitted = self._admission.admit(self._again.resolve_start(spec), client={}, dry=True)
         run = self._admission.imagine(admitted)
-        return dry_launch(self._backends[run.pool], admitted.spec, run, self._home.run(run.id))
+        exclusion = self._book.exclusion(run.pool, nodes=run.nodes)
+        run_dir = self._home.run(run.id)
+        return dry_launch(self._backends[run.pool], admitted.spec, run, run_dir, exclude_hosts=exclusion.hosts)
 
     def submit(self, spec: RunSpec, *, client: Mapping[str, Any], key: str) -> RunDetail:
         """Check a spec and queue it as a run; with a key that was used before, answer with that run.
@@ -257,6 +265,27 @@ class Commands:
         waiting = self._store.waiting_runs()
         return [self._pool(name, held, waiting) for name in self._backends]
 
+    def nodes(self, pool: str | None = None) -> list[NodeHealthView]:
+        """The machines of a pool, or of all, that are known by name, and what speaks against them.
+
+        Raises:
+            NotFound: there is no such pool.
+        """
+        if pool is not None:
+            self._book.check_pool(pool)
+        names = self._backends if pool is None else [pool]
+        return [view for name in names for view in node_views(name, self._book.judge(name))]
+
+    def clear_node(self, host: str, *, pool: str | None, by: str) -> ClearedView:
+        """Count nothing against a machine that happened so far.
+
+        Raises:
+            NotFound: there is no such pool or machine.
+        """
+        cleared = self._book.clear(host, pool=pool, by=by)
+        self._poke()
+        return ClearedView(host=host, pools=cleared)
+
     def counts(self) -> tuple[int, int]:
         """Live runs and queued runs."""
         return self._store.counts()
@@ -362,6 +391,7 @@ class Commands:
     def _pool(self, name: str, held: list[RunRow], waiting: list[RunRow]) -> PoolView:
         backend = self._backends[name]
         capacity = backend.capacity()
+        judged = self._book.judge(name)
         gangs = live_gangs([run for run in held if run.pool == name], self._specs)
         return PoolView(
             name=name,
@@ -376,6 +406,12 @@ class Commands:
             free_cpus=max(0, capacity.cpus - sum(gang.demand.cpus for gang in gangs)),
             running=len(gangs),
             queued=sum(run.pool == name for run in waiting),
+            avoided_nodes=sum(node.state is NodeState.AVOIDED for node in judged),
+            warnings=[
+                f"Node {node.host} ought to be avoided ({node.why}), but is used: pool `{name}` has too few others."
+                for node in judged
+                if node.state is NodeState.KEPT
+            ],
         )
 
 

@@ -6,8 +6,9 @@ until a reading has reached the end of every file.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from gangline.control.fold import (
     journal_events,
     result_event,
 )
+from gangline.control.health import result_marks
 from gangline.domain.phase import Reason
 from gangline.rundir.files import Unreadable, read_json
 from gangline.rundir.journal import JournalReader
 from gangline.rundir.layout import AttemptDir, RunDir
-from gangline.store.rows import AttemptRow, IngestBatch, NewEvent, RunRow
+from gangline.store.rows import AttemptRow, IngestBatch, NewEvent, NodeMark, RunRow
 from gangline.store.store import Store
 
 __all__ = ["LIMIT_BYTES", "Follower", "Ingested"]
@@ -92,11 +94,12 @@ class Follower:
         """Load anew next time: somebody else has changed attempts."""
         self._offsets = None
 
-    def read(self, run: RunRow, *, everything: bool = True) -> Ingested:
+    def read(self, run: RunRow, *, everything: bool = True, now: float = math.inf) -> Ingested:
         """Store what is new.
 
         Args:
             everything: also read the metrics of ranks other than 0, and journals of attempts that ended long ago.
+            now: nothing that is remembered of a machine is younger than that.
         Raises:
             OSError: a file is there but cannot be read.
         """
@@ -105,13 +108,16 @@ class Follower:
         everything = everything or bool(results)
         rows, events = _read_attempts(reading, run, self._run_dir, known, everything=everything)
         fold = _read_metrics(reading, self._run_dir, everything=everything)
+        marks: list[NodeMark] = []
         if reading.is_drained:
             for number, result in results.items():
                 rows[number] = apply_result(rows[number], result)
                 events.append(result_event(rows[number]))
+                marks += result_marks(run, rows[number], result, now=now)
         changed = [row for row in rows.values() if row != known.get(row.number)]
         newest = max({**known, **rows}.items(), default=(0, None))[1]
-        is_stored = self._keep(reading, _batch(reading, fold, changed, events, newest))
+        batch = replace(_batch(reading, fold, changed, events, newest), marks=marks)
+        is_stored = self._keep(reading, batch)
         ordered = [self._attempts[number] for number in sorted(self._attempts)]
         return Ingested(is_drained=reading.is_drained and is_stored, attempts=ordered)
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from gangline.control.health import NodeBook
 from gangline.control.launchfile import LaunchTerms, render_launch_text
 from gangline.control.requests import control_size
 from gangline.control.specs import gang_of
@@ -47,9 +48,10 @@ def next_attempt_number(run_dir: RunDir) -> int:
 class Launcher:
     """Starts launches; used by the reconciler's thread alone."""
 
-    def __init__(self, *, store: Store, home: Home) -> None:
+    def __init__(self, *, store: Store, home: Home, book: NodeBook) -> None:
         self._store = store
         self._home = home
+        self._book = book
         self._objects = ObjectStore(home.path)
 
     def launch(self, run: RunRow, spec: RunSpec, backend: Backend, *, used: Mapping[Budget, int]) -> None:
@@ -65,10 +67,13 @@ class Launcher:
             raise NotFound(f"The run directory {run_dir.path} was removed", fix="Submit the run again.")
         self._restore_code(run_dir, spec)
         first_attempt = self._write_launch_file(run, spec, backend, used)
-        launch = backend.render(gang_of(spec, run, run_dir=run_dir.path, first_attempt=first_attempt))
+        gang = gang_of(spec, run, run_dir=run_dir.path, first_attempt=first_attempt)
+        exclusion = self._book.exclusion(run.pool, nodes=gang.nodes)
+        launch = backend.render(replace(gang, exclude_hosts=exclusion.hosts))
         _write_files(run_dir, launch)
         handle = backend.submit(launch, key=launch_key(run))
         self._store.record_handle(run.id, run.launch, handle.to_dict())
+        self._book.tell(run, exclusion)
 
     def discard(self, run: RunRow) -> None:
         """Forget what was prepared for a launch of which the backend has started nothing."""
@@ -123,7 +128,9 @@ def _write_files(run_dir: RunDir, launch: Launch) -> None:
         write_text(path, text)
 
 
-def dry_launch(backend: Backend, spec: RunSpec, run: RunRow, run_dir: RunDir) -> Launch:
+def dry_launch(
+    backend: Backend, spec: RunSpec, run: RunRow, run_dir: RunDir, *, exclude_hosts: tuple[str, ...] = ()
+) -> Launch:
     """What the first launch of a run would hand to its backend, the token left out; nothing is written."""
     terms = LaunchTerms(
         run_id=run.id,
@@ -131,6 +138,7 @@ def dry_launch(backend: Backend, spec: RunSpec, run: RunRow, run_dir: RunDir) ->
         device_kind=backend.capacity().device_kind,
         default_checkpoints=str(run_dir.checkpoints),
     )
-    launch = backend.render(gang_of(spec, run, run_dir=run_dir.path, first_attempt=0))
+    gang = gang_of(spec, run, run_dir=run_dir.path, first_attempt=0)
+    launch = backend.render(replace(gang, exclude_hosts=exclude_hosts))
     name = str(run_dir.launch(0).spec.relative_to(run_dir.path))
     return replace(launch, files={**launch.files, name: render_launch_text(spec, terms)})

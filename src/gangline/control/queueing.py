@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from gangline.control.health import NodeBook
 from gangline.control.specs import Specs, demand_of
 from gangline.domain.gang import NodePlacement
 from gangline.domain.phase import Phase
@@ -25,11 +26,14 @@ _LOOK_AGAIN_S = 1.0
 class Queue:
     """Gives places to waiting runs; used by the reconciler's thread alone."""
 
-    def __init__(self, *, store: Store, backends: Mapping[str, Backend], specs: Specs, clock: Clock) -> None:
+    def __init__(
+        self, *, store: Store, backends: Mapping[str, Backend], specs: Specs, clock: Clock, book: NodeBook
+    ) -> None:
         self._store = store
         self._backends = backends
         self._specs = specs
         self._clock = clock
+        self._book = book
         self._mark: tuple[object, ...] = ()
         self._look_at = float("-inf")
         self.is_waiting = False
@@ -66,10 +70,16 @@ class Queue:
                 demand=demand_of(self._specs.get(run)),
                 priority=run.priority,
                 submitted=run.created,
+                most_nodes=self._most_nodes(run),
             )
             for run in ready
         ]
         return decide_starts(backend.capacity(), live_gangs(held, self._specs), asked)
+
+    def _most_nodes(self, run: RunRow) -> int | None:
+        """A gang that may be smaller rather goes without the machines that are avoided."""
+        is_elastic = self._specs.get(run).resources.min_nodes is not None
+        return self._book.num_fit(run.pool) if is_elastic else None
 
     def _start(self, starts: Sequence[Start], waiting: Sequence[RunRow]) -> list[RunRow]:
         by_id = {run.id: run for run in waiting}

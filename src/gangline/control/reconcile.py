@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from gangline.control.decide import (
     decide,
     decide_used,
 )
+from gangline.control.health import NodeBook, closing_marks
 from gangline.control.ingest import Follower, Ingested
 from gangline.control.launching import Launcher
 from gangline.control.queueing import Queue
@@ -31,6 +32,7 @@ from gangline.domain.errors import BackendError, GanglineError, NoCapacity, Reje
 from gangline.domain.gang import Handle, Liveness, Observation
 from gangline.domain.phase import TERMINAL, Phase, Reason
 from gangline.ports import Backend, Clock
+from gangline.queue.health import HealthPolicy
 from gangline.rundir.home import Home
 from gangline.rundir.layout import RunDir
 from gangline.rundir.space import STORAGE_WORDS, probe_folder
@@ -111,6 +113,7 @@ class Reconciler:
         home: Home,
         clock: Clock,
         leader_patience_s: float = LEADER_PATIENCE_S,
+        health: HealthPolicy | None = None,
     ) -> None:
         self._leader_patience_s = leader_patience_s
         self._store = store
@@ -118,8 +121,9 @@ class Reconciler:
         self._home = home
         self._clock = clock
         self._specs = Specs(store)
-        self._launcher = Launcher(store=store, home=home)
-        self._queue = Queue(store=store, backends=backends, specs=self._specs, clock=clock)
+        book = NodeBook(store=store, backends=backends, clock=clock, policy=health)
+        self._launcher = Launcher(store=store, home=home, book=book)
+        self._queue = Queue(store=store, backends=backends, specs=self._specs, clock=clock, book=book)
         self._watches: dict[str, _Watch] = {}
         self._is_busy = False
 
@@ -156,7 +160,7 @@ class Reconciler:
         watch.see(observation, now)
         watch.listen(self._home.run(run.id).launch(run.launch).alive, now)
         everything = run.unread or watch.times_gone > 0 or now - watch.read_fully >= _FULL_READ_S
-        ingested = watch.follower.read(run, everything=everything)
+        ingested = watch.follower.read(run, everything=everything, now=now)
         if everything:
             watch.read_fully = now
         if run.unread and ingested.is_drained:
@@ -200,14 +204,16 @@ class Reconciler:
     def _apply(self, run: RunRow, steps: Sequence[Step], watch: _Watch) -> None:
         for step in steps:
             if isinstance(step, Move):
-                moved = self._store.move(run, step, at=self._clock.now())
+                marks = [mark for attempt in step.attempts for mark in closing_marks(run, attempt)]
+                moved = self._store.move(run, replace(step, marks=marks), at=self._clock.now())
                 if moved is None:
                     return
                 run = moved
                 watch.follower.forget()
             elif isinstance(step, Change):
                 watch.follower.forget()
-                if not self._store.change(run, step.changes, attempts=step.attempts):
+                marks = [mark for attempt in step.attempts for mark in closing_marks(run, attempt)]
+                if not self._store.change(run, step.changes, attempts=step.attempts, evidence=marks):
                     return
             elif isinstance(step, Cancel):
                 self._cancel(run, step.why, watch)

@@ -40,6 +40,8 @@ class GangSpec:
     cpus_per_node: int = 0
     memory_bytes: int | None = None
     time_limit_s: float | None = None
+    exclude_hosts: tuple[str, ...] = ()
+    """Hosts that are not to be used, the worst first; at least `nodes` others are left in the pool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,3 +120,9 @@ class PoolCapacity:
     devices: tuple[str, ...] = ()
     device_kind: str = ""
     """`nvidia`, `amd` or ""."""
+    hosts: tuple[str, ...] = ()
+    """The machines by their names; empty: the backend does not know them, and has as many as `nodes`."""
+
+    @property
+    def num_hosts(self) -> int:
+        return len(self.hosts) or self.nodes

@@ -72,6 +72,8 @@ class WaitingRun:
     demand: Demand
     priority: int = 0
     submitted: float = 0.0
+    most_nodes: int | None = None
+    """Machines that are not avoided: a gang that may be smaller starts with no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +136,7 @@ def decide_starts(capacity: PoolCapacity, live: Iterable[LiveGang], waiting: Ite
     queue = sorted(waiting, key=lambda run: (-run.priority, run.submitted, run.run_id))
     starts: list[Start] = []
     for run in queue:
-        fitting = _fit(capacity, free, run.demand)
+        fitting = _fit(capacity, free, run.demand, most_nodes=run.most_nodes)
         if fitting is None:
             break
         starts.append(Start(run_id=run.run_id, placements=_place(fitting, free.devices)))
@@ -188,9 +190,10 @@ def _shortages(capacity: PoolCapacity, free: _Free, demand: Demand) -> list[_Sho
     return [shortage for shortage in asked if shortage[1] > max(shortage[2], 0)]
 
 
-def _fit(capacity: PoolCapacity, free: _Free, demand: Demand) -> Demand | None:
+def _fit(capacity: PoolCapacity, free: _Free, demand: Demand, *, most_nodes: int | None) -> Demand | None:
     """The demand at the largest of its sizes that fits now; None: not even the smallest does."""
-    for nodes in range(min(demand.nodes, capacity.nodes), demand.fewest_nodes - 1, -1):
+    most = capacity.nodes if most_nodes is None else max(demand.fewest_nodes, min(most_nodes, capacity.nodes))
+    for nodes in range(min(demand.nodes, most), demand.fewest_nodes - 1, -1):
         sized = replace(demand, nodes=nodes)
         if not _shortages(capacity, free, sized):
             return sized

@@ -95,7 +95,9 @@ def serve(settings: Settings) -> None:
         stack.callback(store.close)
         end_when_damaged(store, home, stopping.begin)
         loop = ReconcileLoop(busy_s=settings.busy_tick_s, idle_s=settings.idle_tick_s)
-        commands = Commands(store=store, backends=backends, home=home, clock=clock, poke=loop.poke)
+        commands = Commands(
+            store=store, backends=backends, home=home, clock=clock, poke=loop.poke, health=settings.health
+        )
         started = clock.now()
         parts = Parts(
             commands=commands,
@@ -108,8 +110,15 @@ def serve(settings: Settings) -> None:
         )
         info = ServerInfo(pid=os.getpid(), port=socket_.getsockname()[1], version=VERSION, started=started)
         listener = Listener(make_app(parts, token=token), stopping=stopping, on_listening=lambda: _announce(home, info))
-        patience_s = settings.leader_patience_s
-        loop.start(Reconciler(store=store, backends=backends, home=home, clock=clock, leader_patience_s=patience_s))
+        reconciler = Reconciler(
+            store=store,
+            backends=backends,
+            home=home,
+            clock=clock,
+            leader_patience_s=settings.leader_patience_s,
+            health=settings.health,
+        )
+        loop.start(reconciler)
         stack.callback(_close_loop, loop)
         listener.run([socket_])
     _log.info("server ended; gangs go on")

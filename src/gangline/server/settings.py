@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gangline.agent.life import BEAT_S
 from gangline.control.decide import LEADER_PATIENCE_S
 from gangline.domain.errors import InvalidRequest
+from gangline.queue.health import HealthPolicy
 from gangline.rundir.home import Home
 
 __all__ = ["Settings"]
@@ -31,6 +32,8 @@ class Settings:
     """The same while nothing is."""
     leader_patience_s: float = LEADER_PATIENCE_S
     """How long a leader that has shown that it lives may then show nothing."""
+    health: HealthPolicy = field(default_factory=HealthPolicy)
+    """When a machine is avoided."""
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Settings:
@@ -44,7 +47,12 @@ class Settings:
             raise InvalidRequest(
                 f"GANGLINE_SERVER_PORT is `{text}`", fix=f"Set a port from 1 to {_MAX_PORT}, or unset it."
             )
-        return cls(home=Home.from_env(environ), port=int(text), leader_patience_s=_leader_patience_s(environ))
+        return cls(
+            home=Home.from_env(environ),
+            port=int(text),
+            leader_patience_s=_leader_patience_s(environ),
+            health=_health(environ),
+        )
 
 
 def _leader_patience_s(environ: Mapping[str, str]) -> float:
@@ -60,3 +68,24 @@ def _leader_patience_s(environ: Mapping[str, str]) -> float:
             fix=f"Set seconds, from {_LEAST_PATIENCE_S:g} on, or unset it.",
         )
     return patience_s
+
+
+def _health(environ: Mapping[str, str]) -> HealthPolicy:
+    usual = HealthPolicy()
+    marks = environ.get("GANGLINE_SERVER_NODE_MARKS") or str(usual.marks)
+    if not marks.isdecimal():
+        raise InvalidRequest(
+            f"GANGLINE_SERVER_NODE_MARKS is `{marks}`",
+            fix="Set after how many attempts a node is avoided, 0 for never, or unset it.",
+        )
+    text = environ.get("GANGLINE_SERVER_NODE_WINDOW") or str(usual.window_s)
+    try:
+        window_s = float(text)
+    except ValueError:
+        window_s = 0.0
+    if not 0 < window_s < math.inf:
+        raise InvalidRequest(
+            f"GANGLINE_SERVER_NODE_WINDOW is `{text}`",
+            fix="Set for how many seconds a mark against a node counts, or unset it.",
+        )
+    return HealthPolicy(marks=int(marks), window_s=window_s)

@@ -19,6 +19,7 @@ __all__ = [
     "Move",
     "NewEvent",
     "NewRun",
+    "NodeMark",
     "Points",
     "RunRow",
     "clean_text",
@@ -175,6 +176,7 @@ class Move:
     """Further columns of the run."""
     attempts: Sequence[AttemptRow] = ()
     events: Sequence[NewEvent] = ()
+    marks: Sequence[NodeMark] = ()
     reopen: bool = False
     """A person asked to resume a run that has ended; see `domain.phase.advance`."""
 
@@ -191,6 +193,20 @@ class CheckpointRow:
     time: float
     duration_s: float | None
     kept: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeMark:
+    """One attempt that ended, with evidence against a machine."""
+
+    pool: str
+    host: str
+    run_id: str
+    attempt: int
+    kind: str
+    """See `queue.health`."""
+    time: float
+    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,6 +234,7 @@ class IngestBatch:
     checkpoints: Sequence[CheckpointRow] = ()
     removed_checkpoints: Sequence[str] = ()
     points: Sequence[Points] = ()
+    marks: Sequence[NodeMark] = ()
     attempt: int | None = None
     """Newest attempt that has begun."""
     attempt_nodes: int | None = None

@@ -24,7 +24,19 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-__all__ = ["attempts", "checkpoints", "chunks", "cursors", "events", "metadata", "rollups", "runs", "series"]
+__all__ = [
+    "attempts",
+    "checkpoints",
+    "chunks",
+    "cursors",
+    "events",
+    "metadata",
+    "node_clearings",
+    "node_marks",
+    "rollups",
+    "runs",
+    "series",
+]
 
 metadata = MetaData(
     naming_convention={
@@ -151,6 +163,28 @@ cursors = Table(
     _run_id(),
     Column("path", Text, primary_key=True),  # relative to the run directory
     Column("offset", BigInteger, nullable=False),
+)
+
+node_marks = Table(
+    "node_marks",
+    metadata,
+    Column("pool", String(200), primary_key=True),
+    Column("host", String(255), primary_key=True),
+    _run_id(),
+    Column("attempt", Integer, primary_key=True),
+    Column("kind", String(32), primary_key=True),
+    Column("time", Double, nullable=False),
+    Column("detail", Text, nullable=False),
+    Index(None, "time"),
+)
+
+node_clearings = Table(
+    "node_clearings",
+    metadata,
+    Column("pool", String(200), primary_key=True),
+    Column("host", String(255), primary_key=True),
+    Column("time", Double, nullable=False),  # marks up to then count no more, whenever they are read
+    Column("by", Text, nullable=False),
 )
 
 series = Table(

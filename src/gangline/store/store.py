@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from gangline.domain.errors import NotFound
 from gangline.domain.phase import ACTIVE, TERMINAL, Phase, PhaseChange, Reason, advance
-from gangline.store import appending, history, metrics
+from gangline.store import appending, history, marks, metrics
 from gangline.store.chart import Cell
 from gangline.store.database import Database
 from gangline.store.migrate import prepare
@@ -28,6 +28,7 @@ from gangline.store.rows import (
     Move,
     NewEvent,
     NewRun,
+    NodeMark,
     RunRow,
     clean_text,
 )
@@ -245,6 +246,7 @@ class Store:
                 return None
             history.put_attempts(conn, run.id, move.attempts)
             history.add_events(conn, run.id, [_phase_event(change, at), *move.events])
+            marks.add_marks(conn, move.marks)
             moved = _one(conn, run.id)
         self.on_changed(run.id)
         return moved
@@ -256,6 +258,7 @@ class Store:
         *,
         attempts: Sequence[AttemptRow] = (),
         events: Sequence[NewEvent] = (),
+        evidence: Sequence[NodeMark] = (),
     ) -> bool:
         """Change what is not the phase, guarded as `move` is.
 
@@ -268,6 +271,7 @@ class Store:
                 return False
             history.put_attempts(conn, run.id, attempts)
             history.add_events(conn, run.id, events)
+            marks.add_marks(conn, evidence)
         self.on_changed(run.id)
         return True
 
@@ -308,8 +312,26 @@ class Store:
             history.forget_checkpoints(conn, run_id, batch.removed_checkpoints)
             appending.append_points(conn, run_id, batch.points)
             history.add_events(conn, run_id, batch.events)
+            marks.add_marks(conn, batch.marks)
             _update_progress(conn, run_id, batch)
         return True
+
+    # what belongs to a pool
+
+    def add_marks(self, new: Sequence[NodeMark]) -> None:
+        """Note evidence against machines; what is noted already is not doubled."""
+        with self._database.writing() as conn:
+            marks.add_marks(conn, new)
+
+    def marks(self, pool: str, *, since: float) -> list[NodeMark]:
+        """Evidence against the machines of a pool that is newer than `since` and was not cleared, oldest first."""
+        with self._database.reading() as conn:
+            return marks.mark_rows(conn, pool, since)
+
+    def clear_marks(self, pool: str, host: str, *, at: float, by: str) -> None:
+        """Count nothing against a machine that happened up to `at`."""
+        with self._database.writing() as conn:
+            marks.clear_marks(conn, pool, host, at=at, by=by)
 
     # what belongs to a run
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from gangline.domain.errors import BackendError, Rejected, Transient
+from gangline.domain.errors import BackendError, NoCapacity, Rejected, Transient
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, PoolCapacity
 from gangline.testing.builders import make_capacity
 
@@ -27,13 +27,15 @@ class FakeLaunch:
     lost_nodes: set[int] = field(default_factory=set)
     lie: Observation | None = None
     detail: str = ""
+    hosts: tuple[str, ...] = ()
+    """Of its nodes, in their order; a host holds one node at a time."""
 
 
 class FakeBackend:
     """Implements `gangline.ports.Backend` in memory. Launches live until a test or `cancel` ends them.
 
     Args:
-        capacity: what the pool holds; default `make_capacity()`.
+        capacity: what the pool holds; default `make_capacity()`. If it names hosts, nodes are placed on them.
         pending: launches begin PENDING, as on a cluster, until `begin` is called.
     """
 
@@ -68,7 +70,8 @@ class FakeBackend:
             raise self._refusals.popleft()
         if key not in self.launches:
             begun = Liveness.PENDING if self._pending else Liveness.ALIVE
-            self.launches[key] = FakeLaunch(launch=launch, key=key, liveness=begun)
+            hosts = self._place(launch.gang)
+            self.launches[key] = FakeLaunch(launch=launch, key=key, liveness=begun, hosts=hosts)
         if self._lost_answers:
             self._lost_answers -= 1
             raise Transient("The fake backend did not answer", why="The launch may have been made all the same")
@@ -138,6 +141,16 @@ class FakeBackend:
     def live(self) -> list[FakeLaunch]:
         """Launches that are not over."""
         return [held for held in self.launches.values() if held.liveness is not Liveness.GONE]
+
+    def _place(self, gang: GangSpec) -> tuple[str, ...]:
+        """The first free hosts that are not excluded."""
+        if not self._capacity.hosts:
+            return ()
+        taken = {host for held in self.live() for host in held.hosts} | set(gang.exclude_hosts)
+        free = [host for host in self._capacity.hosts if host not in taken]
+        if len(free) < gang.nodes:
+            raise NoCapacity(f"The fake backend has {len(free)} free hosts, {gang.nodes} asked")
+        return tuple(free[: gang.nodes])
 
     def _observe_one(self, handle: Handle) -> Observation:
         if self._silent:

@@ -13,7 +13,17 @@ from gangline.domain.spec import RunSpec
 from gangline.testing.builders import make_gang
 from gangline.wire.compared import CompareView, RanksView
 from gangline.wire.spec import spec_to_mapping
-from gangline.wire.views import CheckpointView, EventView, MetricView, PoolView, RunDetail, RunSummary, SystemView
+from gangline.wire.views import (
+    CheckpointView,
+    ClearedView,
+    EventView,
+    MetricView,
+    NodeHealthView,
+    PoolView,
+    RunDetail,
+    RunSummary,
+    SystemView,
+)
 
 __all__ = ["FakeCommands", "make_detail", "make_event", "make_summary"]
 
@@ -198,6 +208,14 @@ class FakeCommands:
 
     def pools(self) -> list[PoolView]:
         return []
+
+    def nodes(self, pool: str | None = None) -> list[NodeHealthView]:
+        self.calls.append(("nodes", pool))
+        return []
+
+    def clear_node(self, host: str, *, pool: str | None, by: str) -> ClearedView:
+        self.calls.append(("clear_node", host, pool, by))
+        return {"host": host, "pools": [pool or "local"]}
 
     def counts(self) -> tuple[int, int]:
         """Runs that are live, and runs that wait."""

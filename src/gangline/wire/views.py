@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 __all__ = [
     "AttemptView",
     "CheckpointView",
+    "ClearedView",
     "CodeView",
     "DifferenceView",
     "ErrorBody",
@@ -25,6 +26,8 @@ __all__ = [
     "LogHit",
     "MetricBucket",
     "MetricView",
+    "NodeHealthView",
+    "NodeMarkView",
     "NodeView",
     "PoolView",
     "RankView",
@@ -366,6 +369,43 @@ class PoolView(TypedDict):
     free_cpus: int
     running: int
     queued: int
+    avoided_nodes: int
+    """Machines that launches avoid; see NodeHealthView."""
+    warnings: list[str]
+    """Machines that are used although much speaks against them."""
+
+
+class NodeMarkView(TypedDict):
+    """One attempt that ended with evidence against a machine."""
+
+    time: float
+    run: str
+    attempt: int
+    kind: str
+    """`failed_check`, `shared_check`, `node_lost`, `hardware`, `network` or `blocked`."""
+    detail: str
+
+
+class NodeHealthView(TypedDict):
+    """One machine of a pool, and why it stands as it does."""
+
+    pool: str
+    host: str
+    state: str
+    """`ok`, `suspect` (used), `avoided`, or `kept`: bad, but used, as the pool has too few others."""
+    why: str
+    forgotten_at: float | None
+    """When its newest mark counts no more."""
+    marks: list[NodeMarkView]
+    """Oldest first."""
+
+
+class ClearedView(TypedDict):
+    """What was cleared of a machine."""
+
+    host: str
+    pools: list[str]
+    """Where something was known against it."""
 
 
 class SystemView(TypedDict):

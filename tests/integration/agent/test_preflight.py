@@ -109,7 +109,7 @@ def test_a_node_whose_clock_is_wrong_is_named(gang: Gang) -> None:
     assert result["reason"] == "unhealthy_node"
     assert "Node 1" in result["message"]
     assert "failed the check `clock`: its clock is 1" in result["message"]
-    assert [fault["node"] for fault in result["nodes_at_fault"]] == [1]
+    assert [(fault["node"], fault["why"]) for fault in result["nodes_at_fault"]] == [(1, "clock")]
     assert gang.log(0) == ""
 
 

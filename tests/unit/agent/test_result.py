@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gangline.agent.attempt import Attempt, Ending, RankRecord
+from gangline.agent.attempt import Attempt, Ending, Hang, RankRecord
 from gangline.agent.launchspec import LaunchSpec, Shape
 from gangline.agent.result import (
     MOST_FREE_RETRIES,
@@ -42,6 +42,11 @@ def outcome(launch: LaunchSpec, made: Attempt, **changes: Any) -> Outcome:
     missing = changes.pop("missing_outputs", ())
     newest = changes.pop("newest_step", None)
     return decide_outcome(launch, made, Standing(**changes), missing_outputs=missing, newest_step=newest)
+
+
+def hang_of(rank: int | None, *, blocked: bool) -> Hang:
+    texts = {"message": "The gang hangs.", "place": "", "stack": "", "hint": ""}
+    return Hang(rank=rank, time=9.0, infrastructure=blocked, blocked=blocked, **texts)
 
 
 def test_the_first_by_time_is_the_one_that_failed(make_launch: Callable[..., LaunchSpec]) -> None:
@@ -262,3 +267,23 @@ def test_the_result_has_every_documented_key(make_launch: Callable[..., LaunchSp
         *("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes"),
         *("step", "phase", "error"),
     }
+
+
+@pytest.mark.parametrize(
+    ("ending", "expected"),
+    [
+        (FAILURE, []),
+        (Ending(cause="failure", time=9.0, nodes={1: "lost"}), [{"node": 1, "host": "h1", "why": "lost"}]),
+        (
+            Ending(cause="failure", time=9.0, hang=hang_of(3, blocked=True)),
+            [{"node": 1, "host": "h1", "why": "blocked"}],
+        ),
+        (Ending(cause="failure", time=9.0, hang=hang_of(3, blocked=False)), []),
+        (Ending(cause="failure", time=9.0, hang=hang_of(None, blocked=True)), []),
+    ],
+)
+def test_the_result_names_nodes_at_fault_and_why(
+    make_launch: Callable[..., LaunchSpec], ending: Ending, expected: list[dict[str, Any]]
+) -> None:
+    made = attempt(record(0), record(3), ending=ending, hosts={0: "h0", 1: "h1"})
+    assert render_result(made, outcome(make_launch(), made))["nodes_at_fault"] == expected

@@ -189,6 +189,8 @@ class FakeClient:
     calls: list[tuple[str, Any]] = field(default_factory=list)
     submitted: dict[str, Any] = field(default_factory=lambda: make_run(phase="queued"))
     """What `submit` answers."""
+    machines: list[dict[str, Any]] = field(default_factory=list)
+    """What `nodes` answers."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     """What `system` answers."""
     compared: dict[str, Any] = field(default_factory=dict)
@@ -314,7 +316,15 @@ class FakeClient:
     def pools(self) -> list[dict[str, Any]]:
         made = {"name": "local", "backend": "local", "nodes": 8, "ranks": 64, "cpus": 2, "memory_bytes": 8_000_000_000}
         free = {"devices": [], "device_kind": "", "free_devices": [], "free_cpus": 2, "running": 1, "queued": 0}
-        return [{**made, **free}]
+        return [{**made, **free, "avoided_nodes": 0, "warnings": []}]
+
+    def nodes(self, pool: str | None = None) -> list[dict[str, Any]]:
+        self.calls.append(("nodes", pool))
+        return self.machines
+
+    def clear_node(self, node: str, *, pool: str | None = None) -> dict[str, Any]:
+        self.calls.append(("clear_node", (node, pool)))
+        return {"host": node, "pools": ["local"] if node == "h1" else []}
 
     def health(self) -> dict[str, Any]:
         made = {"version": "0.1.0", "pid": 99, "started": NOW - 5, "home": "/home/ada/.gangline"}

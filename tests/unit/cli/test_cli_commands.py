@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,54 @@ def test_checkpoints_that_a_resume_passes_over_are_listed_with_the_reason(gangli
 @pytest.mark.usefixtures("client")
 def test_pools(gangline: Any):
     assert gangline("pools").out.splitlines()[1].split()[:4] == ["local", "local", "8", "64"]
+
+
+def machine(host: str, state: str, *marks: dict[str, Any]) -> dict[str, Any]:
+    why = "1 loss of run a within 24 h" if marks else ""
+    told = {"why": why, "forgotten_at": time.time() + 3600 if marks else None}
+    return {"pool": "local", "host": host, "state": state, "marks": list(marks), **told}
+
+
+def test_nodes_of_pools(gangline: Any, client: Any):
+    mark = {
+        "time": time.time() - 60,
+        "run": "a",
+        "attempt": 2,
+        "kind": "node_lost",
+        "detail": "Node 1 \x1b[31mwas lost.",
+    }
+    assert gangline("pools", "nodes").out == "No node is known by name yet.\n"
+    client.machines = [machine("h1", "avoided", *[mark] * 8), machine("h2", "ok")]
+    lines = gangline("pools", "nodes", "local").out.splitlines()
+    assert lines[1].split()[:4] == ["local", "h1", "avoided", "8"]
+    assert lines[2].split() == ["local", "h2", "ok", "0", "-"]
+    assert lines[4].startswith("h1: forgotten in ")
+    assert lines[5].strip().startswith("1m ago  a attempt 2  node_lost: Node 1 ")
+    assert "\x1b" not in lines[5]
+    assert lines[-1] == "  and 2 earlier ones"
+    assert json.loads(gangline("pools", "nodes", "--json").out) == client.machines
+    assert [pool for name, pool in client.calls if name == "nodes"] == [None, "local", None]
+
+
+def test_a_node_is_cleared(gangline: Any, client: Any):
+    said = "Node h1 is cleared in pool `local`: nothing speaks against it.\n"
+    assert gangline("pools", "clear", "h1", "--pool", "local").out == said
+    assert gangline("pools", "clear", "h2").out == "Nothing speaks against node h2.\n"
+    assert json.loads(gangline("pools", "clear", "h1", "--json").out) == {"host": "h1", "pools": ["local"]}
+    assert client.calls[:2] == [("clear_node", ("h1", "local")), ("clear_node", ("h2", None))]
+    assert gangline("pools", "clear").code == 64
+
+
+def test_show_names_the_nodes_that_the_newest_launch_avoids(gangline: Any, client: Any, make: Any):
+    told = [(0, "h1"), (1, "h1"), (1, "h2")]
+    events = [
+        {"seq": i, "time": 0.0, "kind": "avoided", "message": "x", "data": {"launch": n, "avoids": h, "why": "1 loss"}}
+        for i, (n, h) in enumerate(told)
+    ]
+    client.runs = {"a": make.run(id="a", events=events)}
+    assert "avoided     node h1 (1 loss); node h2 (1 loss)" in gangline("show", "a").out.splitlines()
+    client.runs = {"a": make.run(id="a")}
+    assert "avoided" not in gangline("show", "a").out
 
 
 @pytest.mark.usefixtures("no_server")

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from gangline.domain.errors import InvalidRequest
+from gangline.queue.health import HealthPolicy
 from gangline.rundir.home import Home
 from gangline.server.loop import ReconcileLoop
 from gangline.server.settings import Settings
@@ -94,3 +95,19 @@ def test_a_patience_that_no_leader_could_meet_is_refused(tmp_path, text):
         Settings.from_env(environ)
     assert Settings.from_env({**environ, "GANGLINE_SERVER_LEADER_PATIENCE": "7"}).leader_patience_s == 7.0
     assert Settings.from_env({"GANGLINE_HOME": str(tmp_path)}).leader_patience_s == 60.0
+
+
+def test_when_a_node_is_avoided_is_a_setting(tmp_path):
+    environ = {"GANGLINE_HOME": str(tmp_path)}
+    assert Settings.from_env(environ).health == HealthPolicy(marks=3, window_s=86_400.0)
+    environ |= {"GANGLINE_SERVER_NODE_MARKS": "0", "GANGLINE_SERVER_NODE_WINDOW": "3600"}
+    assert Settings.from_env(environ).health == HealthPolicy(marks=0, window_s=3600.0)
+
+
+@pytest.mark.parametrize("value", ["-1", "x", "1.5", "inf", "nan"])
+@pytest.mark.parametrize("name", ["GANGLINE_SERVER_NODE_MARKS", "GANGLINE_SERVER_NODE_WINDOW"])
+def test_settings_of_node_health_that_cannot_be_are_refused(name, value):
+    if (name, value) == ("GANGLINE_SERVER_NODE_WINDOW", "1.5"):
+        return
+    with pytest.raises(InvalidRequest, match=f"{name} is `{value}`"):
+        Settings.from_env({name: value})

@@ -194,3 +194,12 @@ def test_a_manifest_without_its_contents_is_refused(api):
     api.client.put_objects({digest: b"x"})
     stored = api.client.put_snapshot(manifest)
     assert api.client.snapshot(stored)["files"] == manifest["files"]
+
+
+def test_nodes_are_listed_and_cleared(api):
+    assert api.client.nodes("local") == []
+    assert api.client.clear_node("h1", pool="a") == {"host": "h1", "pools": ["a"]}
+    assert api.client.clear_node("h2")["pools"] == ["local"]
+    told = [call for call in api.commands.calls if "node" in call[0]]
+    assert [call[:3] for call in told] == [("nodes", "local"), ("clear_node", "h1", "a"), ("clear_node", "h2", None)]
+    assert api.http.post(f"{V1}/pools/nodes/clear", json={"node": "h", "extra": 1}).status_code == 422

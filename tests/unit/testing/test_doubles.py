@@ -6,7 +6,7 @@ from gangline.domain.errors import NoCapacity, Rejected, Transient
 from gangline.domain.gang import Liveness, Observation
 from gangline.domain.spec import StartMode
 from gangline.ports import Backend, Clock
-from gangline.testing import FakeBackend, FakeClock, make_gang, make_spec
+from gangline.testing import FakeBackend, FakeClock, make_capacity, make_gang, make_spec
 
 
 @pytest.fixture
@@ -93,3 +93,16 @@ def test_specs_are_built_by_bare_names() -> None:
     assert (spec.environment.start, spec.stop.grace_s, spec.checkpoint.path) == (StartMode.EXEC, 1.0, "/ckpt")
     with pytest.raises(TypeError):
         make_spec(nodez=2)
+
+
+def test_hosts_are_taken_in_order_and_those_that_are_excluded_are_left_out() -> None:
+    backend = FakeBackend(make_capacity(hosts=("a", "b", "c")))
+    first = backend.submit(backend.render(make_gang(exclude_hosts=("a",))), key="1")
+    assert backend.find(first).hosts == ("b",)
+    second = backend.render(make_gang(nodes=2, launch=1))
+    with pytest.raises(NoCapacity, match="1 free hosts, 2 asked"):
+        backend.submit(backend.render(make_gang(nodes=2, launch=1, exclude_hosts=("a",))), key="2")
+    assert backend.find(backend.submit(second, key="2")).hosts == ("a", "c")
+    assert backend.find(backend.submit(second, key="2")).hosts == ("a", "c")
+    backend.cancel(first)
+    assert backend.find(backend.submit(second, key="2")).hosts == ("a", "c")

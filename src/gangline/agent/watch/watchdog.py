@@ -200,6 +200,7 @@ class Watchdog:
             place=answer.place_of(finding.culprit),
             stack=answer.stack_of(finding.culprit),
             infrastructure=state in _INFRASTRUCTURE,
+            blocked=state == "blocked",
         )
         self._on_hang(hang)
 

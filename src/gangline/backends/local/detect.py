@@ -42,6 +42,7 @@ def detect_capacity(env: Mapping[str, str], *, system: Path = Path("/"), max_ran
         memory_bytes=detect_memory_bytes(system),
         devices=devices,
         device_kind=kind,
+        hosts=(os.uname().nodename,),
     )
 
 

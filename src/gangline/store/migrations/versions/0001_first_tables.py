@@ -126,6 +126,27 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("run_id", "seq", name=op.f("pk_events")),
     )
     op.create_table(
+        "node_marks",
+        sa.Column("pool", sa.String(length=200), nullable=False),
+        sa.Column("host", sa.String(length=255), nullable=False),
+        sa.Column("run_id", sa.String(length=64), nullable=False),
+        sa.Column("attempt", sa.Integer(), nullable=False),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("time", sa.Double(), nullable=False),
+        sa.Column("detail", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_node_marks_run_id_runs")),
+        sa.PrimaryKeyConstraint("pool", "host", "run_id", "attempt", "kind", name=op.f("pk_node_marks")),
+    )
+    op.create_index(op.f("ix_node_marks_time"), "node_marks", ["time"], unique=False)
+    op.create_table(
+        "node_clearings",
+        sa.Column("pool", sa.String(length=200), nullable=False),
+        sa.Column("host", sa.String(length=255), nullable=False),
+        sa.Column("time", sa.Double(), nullable=False),
+        sa.Column("by", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("pool", "host", name=op.f("pk_node_clearings")),
+    )
+    op.create_table(
         "series",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
         sa.Column("run_id", sa.String(length=64), nullable=False),
@@ -171,6 +192,9 @@ def downgrade() -> None:
     op.drop_table("rollups")
     op.drop_table("chunks")
     op.drop_table("series")
+    op.drop_table("node_clearings")
+    op.drop_index(op.f("ix_node_marks_time"), table_name="node_marks")
+    op.drop_table("node_marks")
     op.drop_table("events")
     op.drop_table("cursors")
     op.drop_table("checkpoints")
