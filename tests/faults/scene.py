@@ -25,7 +25,7 @@ __all__ = ["EVERY", "FAULTS", "SCRIPT", "STEPS", "Fault", "Scene"]
 
 STEPS = 40
 HELD = 32
-"""Step at which ranks wait until the fault was felt."""
+"""Step at which ranks wait until the fault has struck; the next save follows soon."""
 EVERY = 5
 """Steps from one checkpoint to the next."""
 RANKS = 4
@@ -55,6 +55,8 @@ def obey():
     if (orders / f"limit-{{mine}}").exists():
         resource.setrlimit(resource.RLIMIT_AS, (1 << 31, resource.RLIM_INFINITY))
         torch.ones(1 << 30)
+    if (orders / f"stuck-{{mine}}").exists():
+        time.sleep(1000)
     if (orders / f"grow-{{mine}}").exists():
         held = [bytearray(1 << 24) for _ in range(256)]
     for shift in orders.glob(f"clock-{{os.environ['NODE_RANK']}}-*"):
@@ -73,8 +75,8 @@ for step in range(first + 1, {STEPS} + 1):
     if step % {EVERY} == 0:
         with gangline.checkpoint(step) as folder:
             (folder / f"rank-{{me.rank}}").write_bytes(os.urandom(1000))
-            if (orders / "slow").exists():
-                time.sleep(5.0)
+            if step == {HELD + 3} and (orders / "slow").exists():
+                time.sleep(17.0)
 """
 
 
@@ -181,6 +183,7 @@ class Fault:
     """The rank that was hit is named as the first that failed."""
     needs: str = ""
     """`root`, `memory group` or ""."""
+    hang_timeout_s: float = 600.0
     on_disk: bool = False
     """The checkpoints lie on a file system of their own, of 40 MB."""
 
@@ -218,7 +221,6 @@ def _shift_clock(scene: Scene, _rank: int) -> None:
 
 def _slow(scene: Scene, _rank: int) -> None:
     scene.order("slow")
-    scene.undo.append((scene.folder / "orders" / "slow").unlink)
 
 
 def _fill(scene: Scene, _rank: int) -> None:
@@ -279,6 +281,7 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 KILLED, USER, MEMORY = frozenset({"killed"}), frozenset({"user_error"}), frozenset({"out_of_memory"})
+HANG = frozenset({"hang"})
 
 FAULTS: tuple[Fault, ...] = (
     Fault(name="kill -9", strike=_kill(signal.SIGKILL), reasons=KILLED),
@@ -288,9 +291,11 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="exit code", strike=_order("exit"), reasons=USER),
     Fault(name="memory limit", strike=_order("limit"), reasons=MEMORY),
     Fault(name="memory group", strike=_memory_limit, reasons=MEMORY, needs="memory group"),
+    Fault(name="stopped", strike=_kill(signal.SIGSTOP), reasons=HANG, hang_timeout_s=3.0),
+    Fault(name="stuck", strike=_order("stuck"), reasons=HANG, hang_timeout_s=3.0),
     Fault(name="agent killed", strike=_kill_agent, reasons=frozenset({"node_lost"}), blames=False),
     Fault(name="server killed", strike=_kill_server, reasons=frozenset()),
-    Fault(name="slow storage", strike=_slow, reasons=frozenset()),
+    Fault(name="slow storage", strike=_slow, reasons=frozenset(), hang_timeout_s=8.0),
     Fault(name="clock shift", strike=_shift_clock, reasons=frozenset()),
     Fault(name="full disk", strike=_fill, reasons=frozenset({"storage"}), blames=False, needs="root", on_disk=True),
 )

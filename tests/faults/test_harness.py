@@ -62,7 +62,14 @@ def begin(fault: Fault, seed: int, home: Path, folder: Path, resources: ExitStac
         resources={"nodes": 2, "procs_per_node": 2},
         environment={"env": {"ORDERS": str(folder / "orders")}},
         checkpoint={} if checkpoints is None else {"path": str(checkpoints)},
-        restarts={"max_restarts": 50, "max_infrastructure_restarts": 20, "backoff": 0.1, "max_backoff": 0.2},
+        watch={"hang_timeout": fault.hang_timeout_s},
+        restarts={
+            "max_restarts": 50,
+            "same_failure_limit": 0,
+            "max_infrastructure_restarts": 20,
+            "backoff": 0.1,
+            "max_backoff": 0.2,
+        },
     )
     client = connect()
     run_id = submit(asked, root=code, client=client)["id"]
@@ -80,13 +87,11 @@ def test_a_fault_is_told_and_survived(
     scene.until(lambda: scene.client.run(scene.run_id)["attempts"] and scene.saved(0), "the first checkpoint")
     time.sleep(scene.chance.uniform(0.0, 0.5))
     fault.strike(scene, victim)
+    scene.order("go-on")
     if fault.reasons:
         scene.until(lambda: scene.client.run(scene.run_id)["attempts"][0]["outcome"], "the end of the first attempt")
-    else:
-        time.sleep(1.0)
     for undo in scene.undo:
         undo()
-    scene.order("go-on")
     run = scene.wait_for_the_end()
     assert (run["phase"], run["step"]) == ("succeeded", STEPS), run["message"]
     first = run["attempts"][0]

@@ -463,8 +463,9 @@ class Leader:
         ending = Ending(cause="time_limit", time=time.time(), reason=Reason.TIME_LIMIT, message=message)
         self._end(ending, grace_s=self._launch.stop.grace_s)
 
-    def _on_hang(self, hang: Hang) -> None:
-        ending = Ending(cause="failure", time=hang.time, reason=Reason.HANG, message=hang.message, hang=hang)
+    def _on_hang(self, hang: Hang | None) -> None:
+        reason, message = (None, "") if hang is None else (Reason.HANG, hang.message)
+        ending = Ending(cause="failure", time=time.time(), reason=reason, message=message, hang=hang)
         self._end(ending, grace_s=min(_HANG_GRACE_S, self._launch.stop.failure_grace_s))
 
     # The end of an attempt

@@ -194,3 +194,26 @@ for step, batch in enumerate(torch.utils.data.DataLoader(Data(), num_workers=1, 
         for thread in process["threads"]
         for frame in thread["frames"]
     )
+
+
+def test_a_rank_that_raised_and_does_not_end_is_to_blame_with_its_exception(gang: Gang) -> None:
+    gang.script(
+        _GLOO
+        + """
+dist.all_reduce(torch.ones(1))
+gangline.progress(1)
+if rank == 1:
+    class Slow:
+        def __del__(self, sleep=time.sleep):  # as libraries do that wait for peers when the interpreter ends
+            sleep(600)
+    slow = Slow()
+    raise ValueError("the real reason")
+dist.all_reduce(torch.ones(1))
+"""
+    )
+    result = gang.run_to_end(procs_per_node=3, **watch(2.0, "restart"))
+    failure = result["first_failure"]
+    assert (result["reason"], failure["rank"], failure["error_type"]) == ("user_error", 1, "ValueError")
+    assert "the real reason" in result["message"]
+    warned = [event["text"] for event in gang.events("warning")]
+    assert any("Rank 1 raised and did not end" in text for text in warned), warned

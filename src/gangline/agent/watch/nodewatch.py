@@ -45,6 +45,7 @@ class NodeWatch:
         percent = self._device_percent()
         for rank in ranks:
             rank["device_percent"] = percent
+            rank["raised"] = folder.error(rank["rank"]).exists()
         self._report({"say": "activity", "attempt": folder.number, "ranks": ranks})
 
     def _device_percent(self) -> float | None:

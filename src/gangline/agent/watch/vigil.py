@@ -52,6 +52,8 @@ class Activity:
     """The longest earlier phase of that name."""
     device_percent: float | None = None
     state: str = "runs"
+    raised: bool = False
+    """An exception has ended its code, and its process goes on all the same."""
     pid: int | None = None
 
     @classmethod
@@ -128,7 +130,7 @@ class Vigil:
         self._heard = dict.fromkeys(nodes, now)
         self._saving = now - limit_s
         self._left: float | None = None
-        """When a rank ended by itself, the others going on."""
+        """When a rank ended by itself or raised, the others going on."""
         self._closer_at: float | None = None
         self._early_for: float | None = None
         self._granted_s = 0.0
@@ -149,14 +151,15 @@ class Vigil:
                 self._ranks[activity.rank] = _Rank(activity)
                 self._begin(activity, now)
             elif not known.ended:
+                if activity.raised and not known.last.raised:
+                    self._leaves(now)
                 self._compare(known, activity, now)
                 known.last = activity
 
     def ended(self, rank: int, now: float) -> None:
         """A rank has ended by itself, with 0."""
         self._ranks.setdefault(rank, _Rank(Activity(rank=rank))).ended = True
-        self._left = now
-        self._early_for = None
+        self._leaves(now)
 
     def extend(self, now: float) -> bool:
         """The stacks of two looks differ: it computes, and gets another limit; False: it has had as much as a phase."""
@@ -214,6 +217,14 @@ class Vigil:
     def phases(self) -> dict[int, str]:
         """Declared phases that ranks are in."""
         return {rank: known.last.phase for rank, known in self._live() if known.last.phase}
+
+    def raised(self) -> list[int]:
+        """Ranks that an exception has ended, and whose processes go on."""
+        return [rank for rank, known in self._live() if known.last.raised]
+
+    def _leaves(self, now: float) -> None:
+        self._left = now
+        self._early_for = None
 
     def _begin(self, activity: Activity, now: float) -> None:
         if activity.steps:

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from gangline.agent.attempt import Attempt, Hang
 from gangline.agent.control import StacksRequest
+from gangline.agent.gangfile import name_ranks
 from gangline.agent.gangwire import Message
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.site import Site
@@ -56,6 +57,7 @@ class Watchdog:
         send: tells all nodes.
         write: records an event.
         on_hang: the gang hangs, and the policy says that the attempt ends.
+            None: it waits for ranks that have raised and don't end.
     """
 
     def __init__(
@@ -65,7 +67,7 @@ class Watchdog:
         *,
         send: Callable[[Message], None],
         write: Writer,
-        on_hang: Callable[[Hang], None],
+        on_hang: Callable[[Hang | None], None],
     ) -> None:
         self._site = site
         self._policy = site.launch.watch
@@ -165,6 +167,13 @@ class Watchdog:
             return
         now = time.monotonic()
         finding = answer.finding
+        raised = vigil.raised()
+        if raised and look.quiet_s >= vigil.early_s and self._policy.on_hang is not OnHang.WARN:
+            names = name_ranks(raised)
+            seen = f"No progress for {_seconds(look.quiet_s)}: {finding.text}"
+            self._write("warning", text=f"{names[0].upper()}{names[1:]} raised and did not end. {seen}", rank=raised[0])
+            self._on_hang(None)
+            return
         before = self._before if self._before is not None and self._before.sign == sign else None
         if not look.early:
             self._before = _Sight(sign, answer)

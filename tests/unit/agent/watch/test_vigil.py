@@ -190,3 +190,13 @@ def test_cpu_time_that_a_dead_child_takes_along_is_no_work():
 @pytest.mark.parametrize(("limit_s", "period_s"), [(1.0, 0.1), (20.0, 1.0), (600.0, 5.0)])
 def test_nodes_look_often_enough_for_the_limit(limit_s, period_s):
     assert decide_period_s(limit_s) == period_s
+
+
+def test_a_rank_that_raised_and_goes_on_is_looked_at_early_as_one_that_has_ended():
+    scene = Scene()
+    scene.step()
+    scene.change(1, raised=True)
+    assert scene.run(60)[0] == (26, Level.CLOSER)  # 25 after it was seen
+    assert scene.vigil.raised() == [1]
+    scene.vigil.ended(1, scene.now)
+    assert scene.vigil.raised() == []
