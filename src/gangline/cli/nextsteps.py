@@ -49,6 +49,7 @@ def _after_failure(run: RunDetail) -> list[tuple[str, str]]:
     else:
         if reason in _OF_THE_CODE:
             found.append((f"gangline debug {run_id}{_pdb(run, failure)}", "repeat it here with few ranks"))
+        found += _after_an_edit(run) if reason == Reason.USER_ERROR.value else []
         found.append(_go_on(run))
     return [*found, (f"gangline show {run_id} --full", "its code, checkpoints and environment, too")]
 
@@ -63,6 +64,14 @@ def _after_end(run: RunDetail) -> list[tuple[str, str]]:
     if run["code"]:
         found.append((f"gangline show {run_id} --code DIR", "restore its exact code"))
     return found
+
+
+def _after_an_edit(run: RunDetail) -> list[tuple[str, str]]:
+    """Code that raises is seldom helped by the same code with the same arguments."""
+    return [
+        ("gangline submit ...", "edit, then submit again: resume and rerun take the code as it was submitted"),
+        (f"gangline rerun {run['id']} -- ARGS", "the same code with other arguments"),
+    ]
 
 
 def _go_on(run: RunDetail) -> tuple[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,10 @@ import click
 from gangline.cli import connection
 from gangline.cli.follow import Following, follow_run
 from gangline.cli.options import echo_json, json_option, run_argument
-from gangline.cli.specoptions import ChangeCommand, changes_of, make_spec_options
+from gangline.cli.specoptions import ChangeCommand, changes_of, make_spec_options, rest_of
 from gangline.cli.terminal import say
 from gangline.cli.text import visible
+from gangline.domain.errors import InvalidRequest
 
 __all__ = ["command"]
 
@@ -33,7 +36,8 @@ class _ResumeCommand(ChangeCommand):
 )
 @click.option("-F", "--follow", is_flag=True, help="Follow the output; exit with the run's code.")
 @json_option()
-def command(*, run: str, checkpoint: str | None, follow: bool, as_json: bool, **options: Any) -> int:  # noqa: ANN401 - options of the spec
+@click.pass_context
+def command(ctx: click.Context, /, *, run: str, checkpoint: str | None, follow: bool, **options: Any) -> int:  # noqa: ANN401 - options of the spec
     """Start an ended run again from its newest checkpoint.
 
     The run keeps its id, its code and its history; it gets a new attempt. Runs that failed or were stopped can be
@@ -41,7 +45,8 @@ def command(*, run: str, checkpoint: str | None, follow: bool, as_json: bool, **
     """
     from gangline.client.again import absolute_checkpoint  # noqa: PLC0415 - once there is something to send
 
-    changes = changes_of(options)
+    _refuse_arguments(run, rest_of(ctx))
+    as_json, changes = options["as_json"], changes_of(options)
     client = connection.connect()
     before = client.run(run)
     next_attempt = 0 if before["attempt"] is None else before["attempt"] + 1
@@ -60,6 +65,16 @@ def command(*, run: str, checkpoint: str | None, follow: bool, as_json: bool, **
         told = [event["message"] for event in client.events(run_id, after=seen) if event["kind"] == "revised"]
         say("\n".join(map(visible, told)))
     return 0
+
+
+def _refuse_arguments(run: str, rest: Sequence[str] | None) -> None:
+    if rest:
+        raise InvalidRequest(
+            f"`gangline resume` takes no arguments for the script, and `{shlex.join(rest)}` stands behind `--`",
+            why="A run that goes on keeps its arguments.",
+            fix=f"gangline rerun {run} -- {shlex.join(rest)}  starts a new run with them; "
+            "--from-checkpoint latest lets it begin at the newest checkpoint.",
+        )
 
 
 command.params += make_spec_options(only_resumable=True)

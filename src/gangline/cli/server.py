@@ -27,6 +27,8 @@ __all__ = ["command"]
 
 _FOLLOW_S = 0.3
 _END_S = 6.0
+_GONE_S = 15.0
+"""Longer than a server takes to end, its last look at the gangs included."""
 _LOOK_S = 0.05
 
 
@@ -97,6 +99,7 @@ def stop(*, force: bool, as_json: bool) -> None:
             say("No server runs." if silent is None else "The server was ended by force; gangs go on without it.")
         return
     client.stop_server()
+    _wait_until_gone(Home.from_env(), health["pid"])
     if as_json:
         echo_json(health)
     else:
@@ -117,6 +120,23 @@ def logs(*, follow: bool, tail: int, as_json: bool) -> None:
     while follow:
         time.sleep(_FOLLOW_S)
         position = _print_new(path, position, write)
+
+
+def _wait_until_gone(home: Home, pid: int) -> None:
+    """Until the lock is free, so that whoever looks next finds no server.
+
+    Raises:
+        ServerUnreachable: it takes too long.
+    """
+    deadline = time.monotonic() + _GONE_S
+    while server_pid(home) == pid:
+        if time.monotonic() > deadline:
+            raise ServerUnreachable(
+                f"The server (pid {pid}) was told to stop and has not ended within {_GONE_S:.0f} s",
+                why="It still answers a request, or looks at a gang.",
+                fix="`gangline server status` says when it is gone; `gangline server stop --force` ends it at once.",
+            )
+        time.sleep(_LOOK_S)
 
 
 def _end_by_force(home: Home) -> None:

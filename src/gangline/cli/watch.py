@@ -218,7 +218,8 @@ def _fetch_log(client: Client, run: RunDetail, rank: int) -> list[str]:
     except NotFound:
         return []
     assembler = LineAssembler()
-    return [piece.text for piece in (*assembler.feed(chunk["text"]), *assembler.finish())]
+    pieces = (*assembler.feed(chunk["text"]), *assembler.finish())
+    return [line for piece in pieces for line in piece.text.split("\n")]
 
 
 def _progress_line(view: View, terminal: Terminal) -> str:

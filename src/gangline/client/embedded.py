@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from gangline.domain.errors import ServerUnreachable
 from gangline.rundir.home import Home
-from gangline.rundir.serving import is_served, server_pid
+from gangline.rundir.serving import is_ending, is_served, server_pid
 
 __all__ = ["mute", "server_environment", "start_server"]
 
@@ -87,6 +87,11 @@ def mute(home: Home) -> ServerUnreachable | None:
     pid = server_pid(home)
     if pid is None:
         return None
+    if is_ending(home):
+        return ServerUnreachable(
+            f"The server of {home.path} (pid {pid}) is ending",
+            fix="Wait a moment; the next command starts another one. `gangline server stop --force` ends it at once.",
+        )
     return ServerUnreachable(
         f"pid {pid} holds the lock of {home.path} but does not answer",
         why="It is frozen, beginning or ending, or `server.json` or `token` was removed or changed.",

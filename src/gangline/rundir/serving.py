@@ -20,7 +20,9 @@ from gangline.rundir.home import Home
 __all__ = [
     "ServerInfo",
     "ensure_token",
+    "is_ending",
     "is_served",
+    "mark_ending",
     "owner_name",
     "read_live_server",
     "read_server",
@@ -34,6 +36,7 @@ __all__ = [
 _OTHERS = 0o077
 _TOKEN_BYTES = 32
 _LOCK_RETRY_S = 0.01
+_ENDING = "ending"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +139,25 @@ def _sign(descriptor: int) -> None:
 def server_pid(home: Home) -> int | None:
     """Who holds the lock, whether or not it answers; None: nobody, or it has not said who it is."""
     try:
-        return int(home.lock.read_text(encoding="ascii")) if is_served(home) else None
-    except (OSError, ValueError):
+        return int(home.lock.read_text(encoding="ascii").split()[0]) if is_served(home) else None
+    except (OSError, ValueError, IndexError):
         return None
+
+
+def mark_ending(home: Home) -> None:
+    """Note in the lock that its holder, this process, is ending; it may take a moment until the lock is free."""
+    own = str(os.getpid()).encode()
+    with suppress(OSError), home.lock.open("r+b", buffering=0) as file:
+        if file.read().split()[:1] == [own]:  # not that of another server, where the folder was removed and made anew
+            os.pwrite(file.fileno(), own + f" {_ENDING}\n".encode(), 0)
+
+
+def is_ending(home: Home) -> bool:
+    """Whether the holder of the lock has begun to end."""
+    try:
+        return home.lock.read_text(encoding="ascii").split()[1:] == [_ENDING] and is_served(home)
+    except (OSError, ValueError):
+        return False
 
 
 def still_holds(home: Home, descriptor: int) -> bool:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from logging.handlers import RotatingFileHandler
 
 from gangline.control.commands import Commands
@@ -24,6 +25,7 @@ from gangline.rundir.home import Home
 from gangline.rundir.serving import (
     ServerInfo,
     ensure_token,
+    mark_ending,
     owner_name,
     read_server,
     still_holds,
@@ -86,7 +88,7 @@ def serve(settings: Settings) -> None:
         GanglineError: the database or the port cannot be used.
     """
     home = settings.home
-    stopping = Stopping(on_begin=lambda: home.server.unlink(missing_ok=True))
+    stopping = Stopping(on_begin=partial(_withdraw, home))
     with ExitStack() as stack:
         token = ensure_token(home)
         socket_ = stack.enter_context(_listening(settings))
@@ -122,6 +124,12 @@ def serve(settings: Settings) -> None:
         stack.callback(_close_loop, loop)
         listener.run([socket_])
     _log.info("server ended; gangs go on")
+
+
+def _withdraw(home: Home) -> None:
+    """Nobody is to call this server any more; who finds it holding the lock learns that it ends."""
+    mark_ending(home)
+    home.server.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -245,3 +245,12 @@ def test_report_says_where_it_cannot_be_written(gangline, failed, tmp_path, monk
     done = gangline("report", failed, "-o", name)
     assert done.code == 64
     assert says in done.err
+
+
+def test_resume_refuses_arguments_and_names_rerun(gangline, client, failed):
+    done = gangline("resume", failed, "--json", "--", "--steps", "10")
+    assert done.code == 64
+    error = json.loads(done.err)["error"]
+    assert f"gangline rerun {failed} -- --steps 10" in error["fix"]
+    assert client.calls == []
+    assert gangline("resume", failed, "--").code == 0

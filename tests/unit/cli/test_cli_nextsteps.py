@@ -31,7 +31,8 @@ def text_of(run: dict[str, Any], make: Any) -> str:
 
 def test_an_exception_is_debugged_and_what_was_saved_is_gone_on_from(make: Any) -> None:
     run = failed(make, "user_error", checkpoints=[make.checkpoint(100, latest=True)])
-    assert proposed(run) == ["logs RUN --rank 2", "debug RUN --pdb", "resume RUN", "show RUN --full"]
+    edited = ["submit ...", "rerun RUN -- ARGS"]
+    assert proposed(run) == ["logs RUN --rank 2", "debug RUN --pdb", *edited, "resume RUN", "show RUN --full"]
     assert ("gangline resume llama-7k3q", "go on from its checkpoint of step 100") in next_commands(run)  # type: ignore[arg-type]
 
 
