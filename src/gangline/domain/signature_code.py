@@ -165,7 +165,10 @@ IMPORTS = (
         hint="Install the release that {python} was set up for: a package was built against a library (most often of CUDA) that "
         "is not there, or LD_LIBRARY_PATH hides it.",
         patterns=(
-            Pattern(error="ImportError|^OSError$", text=r"(?P<library>[\w.+\-]+): cannot open shared object file"),
+            Pattern(
+                error="ImportError|^OSError$",
+                text=r"(?<![\w.+\-])(?P<library>[\w.+\-]+): cannot open shared object file",
+            ),
             Pattern(error="ImportError|^OSError$", text=r"/(?P<library>[\w.+\-]+): version `?\S+'? not found"),
         ),
         examples=(

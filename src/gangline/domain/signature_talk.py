@@ -101,7 +101,7 @@ TALK = (
         consequence=True,
         patterns=(
             Pattern(
-                text=r"NET/IB ?: ?(?:Got completion|Got async event|Unable).*|ibv_\w+ failed|NET/OFI.*(?:failed|error)|"
+                text=r"NET/IB ?: ?(?:Got completion|Got async event|Unable).*|ibv_\w{1,64} failed|NET/OFI.*(?:failed|error)|"
                 r"(?i:libfabric|\bEFA\b).*(?:error|failed)"
             ),
         ),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gangline.domain.errors import SpecInvalid
 from gangline.domain.phase import BUDGET_OF, Budget, Reason
@@ -17,6 +17,8 @@ __all__ = ["OWN_REASONS", "Evidence", "Match", "Pattern", "Signature", "find_sig
 _LAST_LINES = 25
 """Where no exception is known, only this much of the log's end may say why: what stands above, the rank got over."""
 _MOST_CHARS = 20_000
+_MOST_LINE_CHARS = 1_000
+"""Of one line: a pattern with `.*` in it may take time by the square of a line's length, and the agent's loop waits."""
 _MOST_OWN = 100
 _MOST_OWN_CHARS = 1_000
 OWN_REASONS: Sequence[Reason] = tuple(
@@ -113,7 +115,8 @@ class Match:
 def find_signature(evidence: Evidence, table: Iterable[Signature]) -> Match | None:
     """The first row that fits: the exception itself before what it came from, that before the log."""
     rows = tuple(table)
-    errors = [(evidence.error_type, evidence.message), *evidence.causes]
+    evidence = replace(evidence, log=_bound(_last_lines(evidence.log)))
+    errors = [(kind, _bound(text)) for kind, text in ((evidence.error_type, evidence.message), *evidence.causes)]
     for index, error in enumerate(errors):
         for row in rows:
             words = _match_row(row, evidence, error)
@@ -182,12 +185,11 @@ def _match(pattern: Pattern, evidence: Evidence, error: tuple[str, str]) -> dict
     if pattern.error and not (re.search(pattern.error, kind) if kind else pattern.text):
         return None
     words: dict[str, str] = {}
-    log = _last_lines(evidence.log)
-    said = message or kind if kind or message else log
-    for wanted, where in ((pattern.text, said), (pattern.log, log)):
+    said = message or kind if kind or message else evidence.log
+    for wanted, where in ((pattern.text, said), (pattern.log, evidence.log)):
         if not wanted:
             continue
-        found = re.search(wanted, where[-_MOST_CHARS:], re.MULTILINE)
+        found = re.search(wanted, where, re.MULTILINE)
         if found is None:
             return None
         words |= {name: value.strip() for name, value in found.groupdict().items() if value}
@@ -196,6 +198,13 @@ def _match(pattern: Pattern, evidence: Evidence, error: tuple[str, str]) -> dict
 
 def _last_lines(log: str) -> str:
     return "\n".join(log.rstrip().splitlines()[-_LAST_LINES:])
+
+
+def _bound(text: str) -> str:
+    """What patterns are searched in: the end of a text, and of each long line its two ends."""
+    half = _MOST_LINE_CHARS // 2
+    lines = text[-_MOST_CHARS:].split("\n")
+    return "\n".join(line if len(line) <= _MOST_LINE_CHARS else f"{line[:half]} … {line[-half:]}" for line in lines)
 
 
 def _fill(template: str, words: Mapping[str, str]) -> str:

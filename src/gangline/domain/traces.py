@@ -12,8 +12,8 @@ from typing import Any
 __all__ = ["find_error", "fold_trace"]
 
 _HEADER = "Traceback (most recent call last):"
-_PREFIX = re.compile(r"^\[rank\d+\]:? ?|^\s+[|+] ?-*\+?-* ?", re.MULTILINE)
-"""What PyTorch puts before each line, and how exception groups are drawn."""
+_PREFIX = re.compile(r"^\[rank\d+\]:? ?|^[^\S\n]+[|+] ?-*\+?-* ?", re.MULTILINE)
+"""What PyTorch puts before each line, and how exception groups are drawn. Never over several lines: see `_line_at`."""
 _CHAINED = re.compile(r"The above exception was the direct cause|During handling of the above exception")
 _ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:\.<locals>\.\w+)?)(?:: ?(.*))?$")
 _TERMINATE = re.compile(
@@ -94,7 +94,11 @@ def _blocks(text: str) -> Iterator[tuple[int, int, tuple[str, str]]]:
 
 
 def _line_at(text: str, position: int) -> str | None:
-    return None if position >= len(text) else text[position:].split("\n", 1)[0]
+    """One line, by a look at no more than that line: a log may be thousands of empty ones."""
+    if position >= len(text):
+        return None
+    end = text.find("\n", position)
+    return text[position:] if end < 0 else text[position:end]
 
 
 def _line_before(text: str, position: int) -> str:
