@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -122,3 +124,35 @@ def test_an_error_through_torchs_record_is_the_users_own(bench, mode):
     ended = bench.run(mode, bench.rank("train.py", env={"TORCHELASTIC_ERROR_FILE": str(bench.logs / "torch.json")}))
     assert (ended.error["type"], ended.error["message"]) == ("ValueError", "inside")
     assert json.loads(Path(bench.logs / "torch.json").read_text())["message"]["message"] == "ValueError: inside"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "before",
+    [
+        "import atexit, signal\natexit.register(signal.pause)",
+        "import signal, threading\nthreading.Thread(target=threading.Event().wait).start()",
+        "import signal, sys\nsys.excepthook = lambda *error: signal.pause()",
+    ],
+    ids=["atexit", "thread", "hook"],
+)
+def test_an_exception_is_described_before_what_still_keeps_the_rank(bench, mode, before):
+    bench.write({"train.py": f"{before}\nraise ValueError('the real cause')"})
+    rank = bench.rank("train.py")
+    starter = bench.open(rank, start=mode)
+    pid = starter.start(rank)
+    bench.wait(starter, lambda: Path(rank.error_path).exists())
+    os.kill(pid, signal.SIGKILL)
+    ended = bench.finish(starter, {pid: rank})[pid]
+    assert (ended.signal, ended.error["message"]) == (signal.SIGKILL, "the real cause")
+
+
+@BOTH
+def test_an_error_that_an_extension_prints_ends_nothing(bench, mode):
+    script = (
+        "import ctypes\ndef fail():\n    ctypes.pythonapi.PyErr_SetString(ctypes.py_object(ValueError), b'printed')\n"
+        "    ctypes.pythonapi.PyErr_Print()\ntry:\n    fail()\nexcept ValueError:\n    pass\n"
+        "import os\nos._exit(5)"
+    )
+    bench.write({"train.py": script})
+    assert bench.run(mode, bench.rank("train.py")).error is None

@@ -16,6 +16,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType, ModuleType
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
@@ -92,27 +93,53 @@ def _execute_helper(settings: "dict[str, str]") -> None:
 
 
 def _report_failure(error_path: str) -> None:
-    """At the exit of this process, describe what ended it. What is printed, and by whom, does not change."""
+    """Describe what ends this process, as soon as it is known. What is printed, and by whom, does not change."""
     rank = os.getpid()
     leaving: "list[tuple[object, FrameType]]" = []  # noqa: UP037 - not evaluated
+    told: "list[BaseException]" = []  # noqa: UP037 - not evaluated
     exit_by = sys.exit
 
     def exit_and_tell(status: object = None, /) -> None:
         """Exit the interpreter by raising SystemExit(status)."""
         if os.getpid() == rank:
-            told = status is not None and not isinstance(status, int)
-            leaving[:] = [(status, sys._getframe(1))] if told else []  # noqa: SLF001 - where it was called
+            says = status is not None and not isinstance(status, int)
+            leaving[:] = [(status, sys._getframe(1))] if says else []  # noqa: SLF001 - where it was called
         exit_by(status)  # type: ignore[arg-type]
 
-    def at_exit() -> None:
+    def tell() -> None:
         # The interpreter keeps the exception that it printed last. A SystemExit is not printed: only its call is known.
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        if os.getpid() == rank and (error is not None or leaving):
-            write = _load("failure.py")["write_failure"]
-            write(error_path, error or SystemExit(leaving[0][0]))  # type: ignore[operator]
+        if os.getpid() == rank and (error is not None or leaving) and not any(error is one for one in told):
+            told.append(error or SystemExit(leaving[0][0]))
+            _load("failure.py")["write_failure"](error_path, told[-1])  # type: ignore[operator]
 
     sys.exit = exit_and_tell  # type: ignore[assignment]
-    _borrow("atexit").register(at_exit)
+    _borrow("atexit").register(tell)
+    _at_uncaught(tell)
+
+
+def _at_uncaught(tell: "Callable[[], None]") -> None:
+    """Call `tell` once an exception has left the script: before its traceback is printed, threads end, `atexit` runs.
+
+    An audit hook is told so, which no script can see. It is called at each of thousands of other events, also where
+    one more Python frame would be too many; so it is a look-up in C. Only the event's own name, by its hash, gets as
+    far as a comparison, and that is ours.
+    """
+    main = _borrow("_thread")
+    thread = main.get_ident()
+
+    class Uncaught(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, event: object) -> bool:
+            # Below code that goes on, as below an extension that prints an error, there is another frame.
+            is_last = sys._getframe().f_back is None and main.get_ident() == thread
+            if is_last and str.__eq__(self, event) is True:
+                tell()
+            return False
+
+    sys.addaudithook({Uncaught("sys.excepthook"): None}.get)  # type: ignore[arg-type]
 
 
 def _let_debug(path: str) -> None:
