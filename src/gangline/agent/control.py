@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gangline.agent.attempt import Ending
+from gangline.agent.loop import Loop
 from gangline.agent.teardown import NOTICES
+from gangline.domain.phase import Reason
 from gangline.rundir.journal import JournalReader
 
-__all__ = ["ControlFile", "StacksRequest", "StopRequest", "parse_request"]
+__all__ = ["ControlFile", "Requests", "StacksRequest", "StopRequest", "parse_request"]
 
+_LOOK_S = 0.05
+_TOLD = {"stop": "Stopped{by}.", "preemption": "Preempted{by}.", "time_limit": "The time limit was reached{by}."}
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 
@@ -26,6 +31,17 @@ class StopRequest:
     grace_s: float | None = None
     """None: as the spec says."""
     by: str = ""
+
+    def ending(self, now: float) -> Ending:
+        """Why the attempt that runs is then ended; `now` by the wall clock."""
+        by = f" by {self.by}" if self.by else ""
+        return Ending(
+            cause=self.cause,
+            time=now,
+            reason=Reason.PREEMPTED if self.cause == "preemption" else None,
+            message=_TOLD[self.cause].format(by=by),
+            from_outside=self.cause == "time_limit",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +70,31 @@ class ControlFile:
         except OSError:
             return []
         return self._journal.read_all()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requests:
+    """Passes on what is new in the file, by its kind."""
+
+    file: ControlFile
+    on_stop: Callable[[StopRequest], None]
+    on_stacks: Callable[[StacksRequest], None]
+    warn: Callable[[str], None]
+
+    def begin(self, loop: Loop) -> None:
+        """Look, again and again."""
+        loop.every(_LOOK_S, self.look)
+
+    def look(self) -> None:
+        """Pass on requests that were not seen yet."""
+        for raw in self.file.read():
+            request = parse_request(raw)
+            if isinstance(request, StopRequest):
+                self.on_stop(request)
+            elif isinstance(request, StacksRequest):
+                self.on_stacks(request)
+            else:
+                self.warn(request)
 
 
 def parse_request(raw: Mapping[str, Any]) -> StopRequest | StacksRequest | str:

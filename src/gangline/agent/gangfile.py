@@ -1,4 +1,7 @@
-"""`gang.json`: who the members of an attempt are; numbers of attempts, names of ranks. Standard library only."""
+"""Who the members of an attempt are: `gang.json`, the order to start; numbers of attempts, names of ranks.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gangline.agent.attempt import Attempt
+from gangline.agent.gangwire import Message
 from gangline.agent.launchspec import LaunchSpec
 from gangline.agent.members import Member
 from gangline.agent.site import Site
 
-__all__ = ["name_ranks", "next_attempt", "render_cluster", "render_gang"]
+__all__ = ["name_ranks", "next_attempt", "render_gang", "render_start"]
 
 _MOST_NAMED = 8
 
@@ -41,9 +45,24 @@ def render_gang(launch: LaunchSpec, attempt: Attempt, members: Mapping[int, Memb
     }
 
 
-def render_cluster(attempt: Attempt, members: Mapping[int, Member]) -> list[str]:
+def _render_cluster(attempt: Attempt, members: Mapping[int, Member]) -> list[str]:
     """`address:port` of every rank that has set a port aside, in order."""
     return [f"{members[node].address}:{port}" for node in sorted(attempt.ready) for port in attempt.ready[node]]
+
+
+def render_start(attempt: Attempt, members: Mapping[int, Member]) -> Message:
+    """The order that has all nodes start their ranks."""
+    return {
+        "do": "start",
+        "attempt": attempt.number,
+        "nodes": attempt.shape.nodes,
+        "master_addr": attempt.master_addr,
+        "master_port": attempt.master_port,
+        "resume": attempt.resume.path or None,
+        "resume_step": attempt.resume.step,
+        "fresh": attempt.resume.fresh or None,
+        "cluster": _render_cluster(attempt, members),
+    }
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

@@ -6,7 +6,7 @@ Standard library only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from gangline.agent.attempt import Attempt
@@ -14,15 +14,26 @@ from gangline.agent.gangwire import Message
 from gangline.agent.launchspec import LaunchSpec
 from gangline.agent.members import Member
 from gangline.agent.sameness import decide_comparison
+from gangline.domain.phase import Reason
 from gangline.domain.spec import OnMismatch
 
-__all__ = ["Fault", "Preflight", "decide_clock_faults", "decide_faults", "describe_faults", "render_results"]
+__all__ = ["Fault", "Preflight", "Refusal", "decide_clock_faults", "decide_faults", "describe_faults", "render_results"]
 
 _ORDER = ("disk", "clock", "device", "allreduce")
 """A node that fails an early check makes others fail the later ones."""
 
 
 _MOST_FAULTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why an attempt must not start."""
+
+    reason: Reason
+    message: str
+    nodes: Mapping[int, str] = field(default_factory=dict)
+    """That are at fault, where it is known: which check each has failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,10 +56,10 @@ class Preflight:
         self._results: dict[int, Sequence[Mapping[str, Any]]] = {}
         self._told_clocks = False
 
-    def compare(self, attempt: Attempt, members: Mapping[int, Member]) -> str:
-        """Why the attempt must not start; "" where the nodes fit together."""
+    def compare(self, attempt: Attempt, members: Mapping[int, Member]) -> Refusal | None:
+        """Whether the nodes fit together."""
         if self._nodes == 1:
-            return ""
+            return None
         self._tell_clocks(members)
         found = decide_comparison(attempt.seen, {node: member.host for node, member in members.items()})
         if found.unknown:
@@ -56,12 +67,12 @@ class Preflight:
         if found.differences:
             self._warn(f"The nodes differ, which may be as it should be: {'; '.join(found.differences)}.")
         if not found.mismatches:
-            return ""
+            return None
         text = f"The nodes do not fit together: {'; '.join(found.mismatches)}."
         if self._policy.on_mismatch is OnMismatch.WARN:
             self._warn(text)
-            return ""
-        return text
+            return None
+        return Refusal(reason=Reason.ENVIRONMENT_MISMATCH, message=text)
 
     def order(self, attempt: Attempt) -> Message | None:
         """What nodes are to check before the attempt starts; None: nothing."""
@@ -83,8 +94,8 @@ class Preflight:
         """All nodes of the attempt have told."""
         return set(attempt.shape.nodes) <= set(self._results)
 
-    def judge(self, members: Mapping[int, Member]) -> list[Fault]:
-        """What nodes have failed; [] where all may start."""
+    def judge(self, members: Mapping[int, Member]) -> Refusal | None:
+        """Whether the nodes are fit. The first check that failed counts: it makes others fail the later ones."""
         clocks = (
             decide_clock_faults(_offsets(members), self._policy.max_clock_skew_s)
             if "clock" in self._policy.checks
@@ -92,9 +103,12 @@ class Preflight:
         )
         floor = self._policy.min_bandwidth_bytes
         faults = sorted([*decide_faults(self._results, floor), *clocks], key=lambda fault: _ORDER.index(fault.check))
-        first = [fault for fault in faults if fault.check == faults[0].check]
         self._passed = not faults
-        return first
+        if not faults:
+            return None
+        first = [fault for fault in faults if fault.check == faults[0].check]
+        nodes = {fault.node: fault.check for fault in first}
+        return Refusal(reason=Reason.UNHEALTHY_NODE, message=describe_faults(first, members), nodes=nodes)
 
     def summary(self, members: Mapping[int, Member]) -> str:
         """What was measured, in words."""

@@ -1,0 +1,53 @@
+"""What nodes report of an attempt, noted in what its leader knows of it. Pure; standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gangline.agent.attempt import Attempt, RankRecord
+from gangline.agent.memory import Memory
+
+__all__ = ["note_cleared", "note_exited", "note_ready", "note_started"]
+
+_EXITED_KEYS = (
+    *("pid", "started", "exit_code", "signal", "ended_by", "peak_rss_bytes", "error", "log_tail"),
+    *("step", "total", "phase"),
+)
+
+
+def note_ready(attempt: Attempt, node: int, message: Mapping[str, Any]) -> None:
+    """A node can start the attempt, or says in `refused` why not."""
+    attempt.ready[node] = message["ports"]
+    attempt.seen[node] = message["environment"]
+
+
+def note_started(attempt: Attempt, node: int, message: Mapping[str, Any], *, host: str) -> None:
+    """A node has started its ranks."""
+    attempt.started_nodes.add(node)
+    attempt.start_mode = message["mode"]
+    for one in message["ranks"]:
+        record = _record(attempt, node, one["rank"], host)
+        record.pid, record.started = one["pid"], one["time"]
+
+
+def note_exited(attempt: Attempt, node: int, message: Mapping[str, Any], *, host: str) -> RankRecord:
+    """A rank has ended; what is known of it now."""
+    record = _record(attempt, node, message["rank"], host)
+    for key in _EXITED_KEYS:
+        setattr(record, key, message[key])
+    record.ended = message["time"]
+    record.kernel_oom_kills = message["oom_kills"]
+    record.memory = Memory(**message["memory"]) if message["memory"] else None
+    return record
+
+
+def note_cleared(attempt: Attempt, node: int, message: Mapping[str, Any]) -> None:
+    """No process of the attempt is left on a node, but those that even SIGKILL did not end."""
+    attempt.cleared.add(node)
+    if message["stuck"]:
+        attempt.stuck[node] = message["stuck"]
+
+
+def _record(attempt: Attempt, node: int, rank: int, host: str) -> RankRecord:
+    return attempt.ranks.setdefault(rank, RankRecord(rank=rank, node=node, host=host))
