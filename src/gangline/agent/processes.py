@@ -24,7 +24,6 @@ __all__ = [
     "is_python",
     "processes_of",
     "reap",
-    "rss_bytes",
     "send",
 ]
 
@@ -32,7 +31,6 @@ _LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _LIBC = ctypes.CDLL(None, use_errno=True) if _LINUX else None
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +111,6 @@ def is_python(pid: int) -> bool:
     with suppress(OSError):
         return os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith(("python", "pypy"))
     return False
-
-
-def rss_bytes(pid: int) -> int | None:
-    """Resident memory of a process; None where it cannot be read."""
-    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/statm", "rb") as file:
-        return int(file.read().split()[1]) * _PAGE_BYTES
-    return None
 
 
 def processes_of(marks: Mapping[str, str]) -> list[int]:

@@ -5,17 +5,15 @@ The list of a rank's processes is made anew only now and then: finding children 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from gangline.agent.processes import find_descendants, rss_bytes
+from gangline.agent.ranktree import find_children, read_tree
 
-__all__ = ["RankLoad", "decide_load", "parse_stat"]
+__all__ = ["RankLoad", "decide_load"]
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _LOOK_AGAIN = 8
 """Samples between two looks for new children."""
 
@@ -58,26 +56,25 @@ class RankLoad:
 
     def _sample(self, pid: int, known: _Known, now: float) -> dict[str, Any]:
         if known.samples % _LOOK_AGAIN == 0:
-            known.children = [process.pid for process in find_descendants(pid) if not process.dead]
+            known.children = find_children(pid)
         known.samples += 1
-        state, cpu_s, faults = _read_stat(pid)
-        read, written = _read_io(pid)
-        rss = rss_bytes(pid)
-        for child in known.children:
-            _, used_s, more = _read_stat(child)
-            one, other = _read_io(child)
-            cpu_s, faults, read, written = cpu_s + used_s, faults + more, read + one, written + other
-            rss = None if rss is None else rss + (rss_bytes(child) or 0)
+        tree = read_tree(pid, known.children)
+        uses = tree.values()
         sums = _Sums(
             time=now,
-            cpu_s=cpu_s,
-            read_bytes=read,
-            written_bytes=written,
-            major_faults=faults,
+            cpu_s=sum(use.cpu_s for use in uses),
+            read_bytes=sum(use.read_bytes for use in uses),
+            written_bytes=sum(use.written_bytes for use in uses),
+            major_faults=sum(use.major_faults for use in uses),
             delay_s=_read_delay_s(pid),
         )
         before, known.last = known.last, sums
-        found = {"rss_bytes": rss, "cpu_s": round(cpu_s, 2), "state": state, "processes": 1 + len(known.children)}
+        found = {
+            "rss_bytes": sum(use.rss_bytes for use in uses) if tree[pid].letter else None,
+            "cpu_s": round(sums.cpu_s, 2),
+            "state": tree[pid].letter,
+            "processes": len(tree),
+        }
         return {**found, **(decide_load(before, sums) if before is not None else {})}
 
 
@@ -100,30 +97,6 @@ def decide_load(before: _Sums, after: _Sums) -> dict[str, float]:
     if after.delay_s is not None and before.delay_s is not None:
         found["delay"] = min(1.0, max(0.0, after.delay_s - before.delay_s) / took_s)
     return {name: round(value, 4) for name, value in found.items()}
-
-
-def parse_stat(text: bytes) -> tuple[str, float, int]:
-    """State letter, CPU seconds and major page faults in `/proc/PID/stat`.
-
-    Raises:
-        ValueError, IndexError: it is something else.
-    """
-    fields = text.rpartition(b")")[2].split()
-    return fields[0].decode("ascii"), (int(fields[11]) + int(fields[12])) / _TICKS_PER_S, int(fields[9])
-
-
-def _read_stat(pid: int) -> tuple[str, float, int]:
-    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
-        return parse_stat(file.read())
-    return "", 0.0, 0
-
-
-def _read_io(pid: int) -> tuple[int, int]:
-    """Bytes that came from and went to disks; what another user's process moved is not told."""
-    with suppress(OSError, ValueError, KeyError), open(f"/proc/{pid}/io", "rb") as file:
-        rows = dict(line.split(b":", 1) for line in file.read().splitlines())
-        return int(rows[b"read_bytes"]), int(rows[b"write_bytes"])
-    return 0, 0
 
 
 def _read_delay_s(pid: int) -> float | None:

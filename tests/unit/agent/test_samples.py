@@ -15,7 +15,8 @@ import pytest
 from gangline.agent.accelerators import Accelerators, parse_neuron, parse_nvidia, read_amd
 from gangline.agent.loop import Loop
 from gangline.agent.machine import decide_rates, read_counters, read_gauges
-from gangline.agent.rankload import RankLoad, _Sums, decide_load, parse_stat
+from gangline.agent.rankload import RankLoad, _Sums, decide_load
+from gangline.agent.ranktree import parse_stat
 from gangline.agent.sampler import SystemJournal
 from gangline.rundir.journal import read_journal
 from gangline.rundir.layout import AttemptDir
@@ -103,7 +104,13 @@ def test_a_rank_that_waits_for_a_processor_is_seen():
 
 def test_a_name_with_parentheses_does_not_shift_the_fields():
     fields = " ".join(str(number) for number in range(4, 30))
-    assert parse_stat(f"7 (a) b (c)) S {fields}".encode()) == ("S", (14 + 15) / TICKS, 12)
+    assert parse_stat(f"7 (a) b (c)) S {fields}".encode()) == {
+        "letter": "S",
+        "cpu_s": (14 + 15) / TICKS,
+        "reaped_s": (16 + 17) / TICKS,
+        "major_faults": 12,
+        "rss_bytes": 24 * os.sysconf("SC_PAGE_SIZE"),
+    }
 
 
 def test_ranks_are_sampled_with_their_children():

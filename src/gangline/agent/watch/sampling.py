@@ -1,12 +1,11 @@
-"""What a node reads of its ranks: /proc, the length of logs, what training code reported. Standard library only.
+"""What a node tells the watchdog of its ranks: their processes, the length of logs, what training code reported.
 
-The cost is bounded: for each process of a rank three small files of /proc, and of the metrics what is new.
+The cost is bounded: two small files of /proc for each process, and of the metrics what is new. Standard library only.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,15 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gangline.agent.processes import find_descendants
+from gangline.agent.ranktree import ProcessUse, find_children, read_tree
 from gangline.rundir.layout import AttemptDir, RunDir
 
-__all__ = ["Reports", "Tree", "parse_reports", "parse_stat", "read_state", "read_tree", "sample_ranks"]
+__all__ = ["Reports", "decide_standing", "parse_reports", "sample_ranks"]
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _MOST_BYTES = 8 << 20
 _LINE = re.compile(rb'\{"k":"([mphc])","a":(\d+),"t":([\d.e+]+),(?:"s":(null|-?\d+),)?')
-_STATES = {"T": "stopped", "t": "traced", "D": "blocked"}
 
 
 @dataclass(slots=True)
@@ -52,18 +49,6 @@ class Reports:
             parse_reports(self, data[:end])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tree:
-    """The processes of one rank, together."""
-
-    cpu_s: float = 0.0
-    io_bytes: int = 0
-    written_bytes: int = 0
-    state: str = "runs"
-    pid: int | None = None
-    """The process that the state is about."""
-
-
 def sample_ranks(
     folder: AttemptDir, ranks: Mapping[int, int], reports: dict[int, Reports], run: RunDir
 ) -> list[dict[str, Any]]:
@@ -80,22 +65,25 @@ def sample_ranks(
             reports[rank] = Reports(path, folder.number, max(0, _size(path) - _MOST_BYTES))
         told = reports[rank]
         told.read()
-        tree = read_tree(pid)
+        tree = read_tree(pid, find_children(pid))
+        uses = tree.values()
+        state, held = decide_standing(pid, tree)
+        written = sum(max(use.chars_out, use.written_bytes) for use in uses)
         name, _, limit_s = told.open[-1] if told.open else (None, 0.0, None)
         found.append(
             {
                 "rank": rank,
-                "cpu_s": tree.cpu_s,
-                "io_bytes": tree.io_bytes,
-                "written_bytes": tree.written_bytes,
+                "cpu_s": sum(use.cpu_s + use.reaped_s for use in uses),
+                "io_bytes": written + sum(use.chars_in for use in uses),
+                "written_bytes": written,
                 "log_bytes": _size(folder.log(rank)),
                 "steps": told.steps,
                 "marks": told.marks,
                 "phase": name,
                 "phase_limit_s": limit_s,
                 "longest_s": told.longest_s.get(name or "", 0.0),
-                "state": tree.state,
-                "pid": tree.pid,
+                "state": state,
+                "pid": held,
             }
         )
     return found
@@ -121,36 +109,12 @@ def parse_reports(told: Reports, data: bytes) -> None:
                 _note_phase(told, line)
 
 
-def read_tree(pid: int) -> Tree:
-    """Everything of a rank: its own process and what is below it."""
-    cpu_s, moved, written = 0.0, 0, 0
-    state, held = "runs", pid
-    for one in (pid, *(process.pid for process in find_descendants(pid) if not process.dead)):
-        letter, used_s = _read_stat(one)
-        cpu_s += used_s
-        read, wrote = _read_io(one)
-        moved += read + wrote
-        written += wrote
-        found = _STATES.get(letter, "runs")
-        if found in {"stopped", "traced"} or (found == "blocked" and one == pid and state == "runs"):
-            state, held = found, one
-    return Tree(cpu_s=cpu_s, io_bytes=moved, written_bytes=written, state=state, pid=held)
-
-
-def read_state(pid: int) -> str:
-    """`runs`, `stopped`, `traced`, `blocked`, or `gone`."""
-    letter, _ = _read_stat(pid)
-    return "gone" if letter in {"", "Z", "X"} else _STATES.get(letter, "runs")
-
-
-def parse_stat(text: bytes) -> tuple[str, float]:
-    """State letter and CPU seconds, with those of children that were waited for, in `/proc/PID/stat`.
-
-    Raises:
-        ValueError, IndexError: it is something else.
-    """
-    fields = text.rpartition(b")")[2].split()
-    return fields[0].decode("ascii"), sum(map(int, fields[11:15])) / _TICKS_PER_S
+def decide_standing(pid: int, tree: Mapping[int, ProcessUse]) -> tuple[str, int]:
+    """How a rank stands, and the process that this is about: anything of it that is stopped holds it up."""
+    held = [(one, use.state) for one, use in tree.items() if use.state in {"stopped", "traced"}]
+    if held:
+        return held[-1][1], held[-1][0]
+    return ("blocked" if tree[pid].state == "blocked" else "runs"), pid
 
 
 def _note_phase(told: Reports, line: bytes) -> None:
@@ -167,20 +131,6 @@ def _note_phase(told: Reports, line: bytes) -> None:
             _, began, _ = told.open.pop(index)
             told.longest_s[name] = max(told.longest_s.get(name, 0.0), when - began)
             return
-
-
-def _read_stat(pid: int) -> tuple[str, float]:
-    with suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
-        return parse_stat(file.read())
-    return "", 0.0
-
-
-def _read_io(pid: int) -> tuple[int, int]:
-    """Bytes read and written, through files and pipes; what another user's process moved is not told."""
-    with suppress(OSError, ValueError, KeyError), open(f"/proc/{pid}/io", "rb") as file:
-        rows = dict(line.split(b":", 1) for line in file.read().splitlines())
-        return int(rows[b"rchar"]), max(int(rows[b"wchar"]), int(rows[b"write_bytes"]))
-    return 0, 0
 
 
 def _size(path: Path) -> int:

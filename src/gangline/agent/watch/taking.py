@@ -19,8 +19,8 @@ from typing import IO, TYPE_CHECKING, Any
 from gangline.agent.inject import STACKS_SIGNAL
 from gangline.agent.loop import Loop
 from gangline.agent.processes import find_descendants, is_python, send
+from gangline.agent.ranktree import read_state
 from gangline.agent.watch.frames import Thread, parse_faulthandler, parse_pyspy, render_threads, with_code
-from gangline.agent.watch.sampling import read_state
 from gangline.rundir.layout import AttemptDir
 
 if TYPE_CHECKING:

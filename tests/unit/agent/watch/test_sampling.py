@@ -7,7 +7,8 @@ import json
 import pytest
 
 from gangline.agent.control import StacksRequest, parse_request
-from gangline.agent.watch.sampling import Reports, parse_reports, parse_stat
+from gangline.agent.ranktree import ProcessUse
+from gangline.agent.watch.sampling import Reports, decide_standing, parse_reports
 from gangline.agent.watch.taking import parse_caught
 
 
@@ -58,11 +59,20 @@ def test_phases_nest_are_measured_and_may_name_their_limit():
     assert (found.open, found.longest_s, found.marks) == ([], {"saving": 4.0}, 6)
 
 
-def test_the_name_of_a_process_does_not_confuse():
-    fields = b" ".join(str(number).encode() for number in range(4, 45))
-    state, cpu_s = parse_stat(b"42 (a) b) (c) T " + fields)
-    assert state == "T"
-    assert cpu_s > 0
+@pytest.mark.parametrize(
+    ("letters", "standing"),
+    [
+        ({1: "S", 2: "R"}, ("runs", 1)),
+        ({1: "S", 2: "T"}, ("stopped", 2)),
+        ({1: "t", 2: "S"}, ("traced", 1)),
+        ({1: "D", 2: "S"}, ("blocked", 1)),
+        ({1: "S", 2: "D"}, ("runs", 1)),  # a worker that reads is at work
+        ({1: "D", 2: "T"}, ("stopped", 2)),
+        ({1: ""}, ("runs", 1)),
+    ],
+)
+def test_what_is_stopped_holds_a_rank_up(letters, standing):
+    assert decide_standing(1, {pid: ProcessUse(letter=letter) for pid, letter in letters.items()}) == standing
 
 
 @pytest.mark.parametrize(("mask", "caught"), [("2000000000000000", True), ("0000000180004002", False)])
