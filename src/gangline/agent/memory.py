@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Memory", "read_memory"]
+__all__ = ["Memory", "count_oom_kills", "read_memory"]
 
 _UNLIMITED_BYTES = 1 << 60
 """Control groups of version 1 write a number about as large where they have no limit."""
@@ -28,6 +28,23 @@ def read_memory(proc: Path = Path("/proc"), mounts: Path = Path("/sys/fs/cgroup"
     """The tightest limit that holds for this process; None where the system does not tell (macOS)."""
     found = [*_machine(proc / "meminfo"), *_groups(proc / "self" / "cgroup", mounts)]
     return min(found, key=lambda memory: memory.limit_bytes - memory.used_bytes, default=None)
+
+
+def count_oom_kills(proc_cgroup: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """How often the kernel has killed for memory in this process's control group; None where that is not told."""
+    with suppress(OSError):
+        for line in proc_cgroup.read_text(encoding="utf-8").splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                folder, file = mounts, "memory.events"
+            elif "memory" in controllers.split(","):
+                folder, file = mounts / "memory", "memory.oom_control"
+            else:
+                continue
+            count = _read_oom_kill(folder, path, file)
+            if count is not None:
+                return count
+    return None
 
 
 def _machine(meminfo: Path) -> Iterator[Memory]:
@@ -65,3 +82,12 @@ def _idle(stat: Path, name: str) -> int:
         rows = dict(line.split() for line in stat.read_text(encoding="ascii").splitlines())
         return int(rows.get(name, 0))
     return 0
+
+
+def _read_oom_kill(folder: Path, path: str, file: str) -> int | None:
+    for place in (folder / path.lstrip("/") / file, folder / file):
+        with suppress(OSError, ValueError):
+            rows = dict(row.split(maxsplit=1) for row in place.read_text(encoding="ascii").splitlines())
+            if "oom_kill" in rows:
+                return int(rows["oom_kill"])
+    return None

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from gangline.agent.accelerators import Accelerators
@@ -18,7 +17,7 @@ from gangline.agent.rankload import RankLoad
 from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import AttemptDir
 
-__all__ = ["SystemJournal", "count_oom_kills"]
+__all__ = ["SystemJournal"]
 
 
 class SystemJournal:
@@ -58,29 +57,3 @@ class SystemJournal:
             "devices": self._accelerators.sample(),
             "ranks": {str(rank): load for rank, load in self._load.sample(ranks, counters.time).items()},
         }
-
-
-def count_oom_kills(proc_cgroup: Path = Path("/proc/self/cgroup"), mounts: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """How often the kernel has killed for memory in this process's control group; None where that is not told."""
-    with suppress(OSError):
-        for line in proc_cgroup.read_text(encoding="utf-8").splitlines():
-            _, controllers, path = line.split(":", 2)
-            if not controllers:
-                folder, file = mounts, "memory.events"
-            elif "memory" in controllers.split(","):
-                folder, file = mounts / "memory", "memory.oom_control"
-            else:
-                continue
-            count = _read_oom_kill(folder, path, file)
-            if count is not None:
-                return count
-    return None
-
-
-def _read_oom_kill(folder: Path, path: str, file: str) -> int | None:
-    for place in (folder / path.lstrip("/") / file, folder / file):
-        with suppress(OSError, ValueError):
-            rows = dict(row.split(maxsplit=1) for row in place.read_text(encoding="ascii").splitlines())
-            if "oom_kill" in rows:
-                return int(rows["oom_kill"])
-    return None

@@ -81,9 +81,9 @@ class Agent:
     def _node(self, site: Site, report: Callable[[dict[str, Any]], None]) -> Node:
         """The node's ranks, and everything that watches them beside."""
         journal = Journal(site.run, site.index)
-        node = Node(site, loop=self._loop, starter=self._starter, journal=journal, report=report)
-        probe, node.helpers = self._probe, self._probe.helpers
-        node.helpers.add(self._spared)
+        probe, helpers = self._probe, self._probe.helpers
+        helpers.add(self._spared)
+        node = Node(site, loop=self._loop, starter=self._starter, journal=journal, report=report, helpers=helpers)
         probe.address, node.compare = site.address, probe.compare
         self._accelerators = Accelerators(site.launch.device_kind, self._loop, helpers=node.helpers)
         node.checks = NodeChecks(site, self._loop, helpers=node.helpers, report=report)

@@ -18,8 +18,8 @@ from gangline.agent.follower import decide_pause_s
 from gangline.agent.gangwire import parse_messages, same_token
 from gangline.agent.hostinfo import parse_amd_devices, parse_nvidia_devices
 from gangline.agent.members import silence_limit_s
+from gangline.agent.memory import count_oom_kills
 from gangline.agent.rendezvous import decide_port_range
-from gangline.agent.sampler import count_oom_kills
 from gangline.agent.starter import RankStart
 from gangline.agent.storage import find_missing_outputs, probe_checkpoint_folder
 

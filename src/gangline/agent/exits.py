@@ -1,0 +1,93 @@
+"""The end of one rank, described: for the journal of its node, and for the leader. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gangline.agent.lastwords import read_error, read_last_step, read_tail
+from gangline.agent.localattempt import LocalAttempt, LocalRank
+from gangline.agent.memory import Memory, count_oom_kills, read_memory
+from gangline.agent.site import Journal, Site
+from gangline.agent.starter import RankExit
+from gangline.rundir.layout import AttemptDir
+from gangline.rundir.space import probe_folder
+
+__all__ = ["ExitReports"]
+
+_READ_BYTES = 32_768
+"""Of a failed rank's log, to find an exception in."""
+_TAIL_CHARS = 4096
+"""Of it, what is kept with the result."""
+
+
+class ExitReports:
+    """Tells of ranks that have ended on one node.
+
+    Args:
+        report: takes `{"say": "exited", ...}`.
+        on_full: takes what is said of a disk that has no room left.
+    """
+
+    def __init__(
+        self, site: Site, journal: Journal, *, report: Callable[[dict[str, Any]], None], on_full: Callable[[str], None]
+    ) -> None:
+        self._site = site
+        self._journal = journal
+        self._report = report
+        self._on_full = on_full
+
+    def tell(self, attempt: LocalAttempt, local: LocalRank, gone: RankExit, *, by: str) -> None:
+        """A rank has ended.
+
+        Args:
+            by: `self`, or `platform`: it was told to.
+        """
+        failed, folder = gone.exit_code != 0, attempt.folder
+        log = read_tail(folder.log(local.rank), _READ_BYTES) if failed else ""
+        error = self._read_error(folder, local.rank, log=log, signal=gone.signal) if failed else None
+        last = read_last_step(self._site.run.metrics(local.rank), folder.number)
+        facts = {
+            "rank": local.rank,
+            "pid": local.pid or None,
+            "exit_code": gone.exit_code,
+            "signal": gone.signal,
+            "ended_by": by,
+            "peak_rss_bytes": gone.peak_rss_bytes,
+            "error": error,
+            "step": last.step,
+            "phase": last.phase,
+        }
+        self._journal.write("rank_exited", **facts)
+        if gone.exit_code and error is None:
+            self._ask_for_room()
+        extra = {
+            "time": gone.time,
+            "started": local.started,
+            "log_tail": log[-_TAIL_CHARS:],
+            "total": last.total,
+            "oom_kills": _new_oom_kills(attempt),
+            "memory": _describe_memory(read_memory()) if failed else None,
+        }
+        self._report({"say": "exited", "attempt": folder.number, **facts, **extra})
+
+    def _read_error(self, folder: AttemptDir, rank: int, *, log: str, signal: int | None) -> dict[str, Any] | None:
+        def warn(text: str) -> None:
+            self._journal.write("warning", text=text, rank=rank)
+
+        return read_error(folder, rank, log=log, signal=signal, warn=warn)
+
+    def _ask_for_room(self) -> None:
+        """A rank that failed without a word may have had no room for one, although the journal still had."""
+        fault = probe_folder(self._site.run.path)
+        if fault:
+            self._on_full(f"{fault}.")
+
+
+def _new_oom_kills(attempt: LocalAttempt) -> int:
+    now = count_oom_kills()
+    return 0 if now is None or attempt.oom_kills is None else now - attempt.oom_kills
+
+
+def _describe_memory(memory: Memory | None) -> dict[str, int] | None:
+    return None if memory is None else {"limit_bytes": memory.limit_bytes, "used_bytes": memory.used_bytes}

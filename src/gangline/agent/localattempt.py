@@ -1,0 +1,51 @@
+"""What one node holds of the attempt that runs. Standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gangline.agent.logkeeper import LogKeeper
+from gangline.agent.loop import Timer
+from gangline.agent.rendezvous import ReservedPort
+from gangline.agent.teardown import Teardown
+from gangline.rundir.layout import AttemptDir
+
+__all__ = ["LocalAttempt", "LocalRank"]
+
+
+@dataclass(slots=True)
+class LocalRank:
+    """One rank of the attempt on this node."""
+
+    rank: int
+    pid: int
+    started: float
+    ended: bool = False
+
+
+@dataclass(slots=True)
+class LocalAttempt:
+    """One attempt, from its preparation until no process of it is left."""
+
+    folder: AttemptDir
+    ranks: dict[int, LocalRank] = field(default_factory=dict)
+    """By pid."""
+    ports: list[ReservedPort] = field(default_factory=list)
+    waiting: Mapping[str, Any] | None = None
+    """The order to start, while the starter is not ready."""
+    teardown: Teardown | None = None
+    """How it is being ended."""
+    tick: Timer | None = None
+    stopping_since: float = 0.0
+    killed: bool = False
+    cleared: bool = False
+    oom_kills: int | None = None
+    """How often the kernel had killed for memory before it began."""
+    logs: LogKeeper | None = None
+
+    @property
+    def live_ranks(self) -> dict[int, int]:
+        """Pid of each rank that runs, by rank."""
+        return {local.rank: local.pid for local in self.ranks.values() if not local.ended}
