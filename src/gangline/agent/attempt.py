@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gangline.agent.classify import RankEnd, exit_status, is_consequence
 from gangline.agent.launchspec import Shape
 from gangline.agent.memory import Memory
 from gangline.agent.storage import Resume
 from gangline.domain.phase import Reason
+
+if TYPE_CHECKING:
+    from gangline.agent.classify import RankEnd
 
 __all__ = ["Attempt", "Ending", "Hang", "RankRecord"]
 
@@ -44,11 +46,13 @@ class RankRecord:
     @property
     def failed(self) -> bool:
         """It ended, and not well."""
-        return self.ended is not None and exit_status(self.exit_code, self.signal) != 0
+        return self.ended is not None and bool(self.exit_code or self.signal)
 
     @property
     def lost_a_peer(self) -> bool:
         """Its exception says that another rank is gone, or did not come."""
+        from gangline.agent.classify import is_consequence  # noqa: PLC0415 - nothing has failed at the start
+
         return is_consequence(self.end())
 
     @property
@@ -60,6 +64,8 @@ class RankRecord:
 
     def end(self) -> RankEnd:
         """As the classification takes it."""
+        from gangline.agent.classify import RankEnd  # noqa: PLC0415 - as above
+
         return RankEnd(
             rank=self.rank,
             node=self.node,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from gangline.agent.attempt import Attempt, Ending
 from gangline.agent.gangfile import name_ranks
@@ -19,27 +18,38 @@ from gangline.domain.spec import NoticeSignal, StopPolicy
 __all__ = ["AttemptClock", "decide_completion"]
 
 
-@dataclass(slots=True, kw_only=True)
 class AttemptClock:
-    """Runs from `begin` to `end` of an attempt; without a time limit it does nothing."""
+    """Runs from `begin` to `end` of an attempt; without a time limit it does nothing.
 
-    policy: StopPolicy
-    loop: Loop
-    send: Callable[[Message], None]
-    """Tells all nodes."""
-    warn: Callable[[str], None]
-    on_limit: Callable[[Ending], None]
-    """The time is over, and the attempt is to end like this."""
-    _timers: list[Timer] = field(default_factory=list)
+    Args:
+        send: tells all nodes.
+        on_limit: the time is over, and the attempt is to end like this.
+    """
+
+    def __init__(
+        self,
+        policy: StopPolicy,
+        loop: Loop,
+        *,
+        send: Callable[[Message], None],
+        warn: Callable[[str], None],
+        on_limit: Callable[[Ending], None],
+    ) -> None:
+        self._policy = policy
+        self._loop = loop
+        self._send = send
+        self._warn = warn
+        self._on_limit = on_limit
+        self._timers: list[Timer] = []
 
     def begin(self, attempt: Attempt) -> None:
         """All ranks have started."""
-        limit_s = self.policy.time_limit_s
+        limit_s = self._policy.time_limit_s
         if limit_s is not None:
-            notice_s = self.policy.notice_s()
+            notice_s = self._policy.notice_s()
             self._timers = [
-                self.loop.after(limit_s, lambda: self._reach_limit(attempt)),
-                self.loop.after(limit_s - notice_s, lambda: self._give_notice(attempt, notice_s)),
+                self._loop.after(limit_s, lambda: self._reach_limit(attempt)),
+                self._loop.after(limit_s - notice_s, lambda: self._give_notice(attempt, notice_s)),
             ]
 
     def end(self) -> None:
@@ -53,15 +63,15 @@ class AttemptClock:
         if attempt.ending is None:
             attempt.noticed = time.time()
             notice = {"cause": "time_limit", "deadline": attempt.noticed + notice_s, "notice_s": notice_s}
-            self.send({"do": "notice", "attempt": attempt.number, **notice})
+            self._send({"do": "notice", "attempt": attempt.number, **notice})
 
     def _reach_limit(self, attempt: Attempt) -> None:
-        limit = f"{self.policy.time_limit_s:g} s"
-        self.warn(f"The time limit of {limit} is reached; ranks are told to stop.")
+        limit = f"{self._policy.time_limit_s:g} s"
+        self._warn(f"The time limit of {limit} is reached; ranks are told to stop.")
         left = sorted(rank for rank, one in attempt.ranks.items() if one.ended is None)
-        told = f", and {name_ranks(left)} had not ended although told {self.policy.notice_s():g} s before"
+        told = f", and {name_ranks(left)} had not ended although told {self._policy.notice_s():g} s before"
         message = f"The time limit of {limit} was reached{told if left else ''}."
-        self.on_limit(Ending(cause="time_limit", time=time.time(), reason=Reason.TIME_LIMIT, message=message))
+        self._on_limit(Ending(cause="time_limit", time=time.time(), reason=Reason.TIME_LIMIT, message=message))
 
 
 def decide_completion(policy: StopPolicy, attempt: Attempt, *, agreed: bool, now: float) -> Ending:

@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gangline.agent.classify import format_bytes
 from gangline.agent.environ import AttemptTerms
 from gangline.agent.loop import Loop, Timer
+from gangline.agent.memory import format_bytes
 from gangline.agent.site import Site
 from gangline.agent.storage import LEAST_FREE_BYTES
 

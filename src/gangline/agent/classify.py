@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from gangline.agent.memory import Memory
+from gangline.agent.memory import Memory, format_bytes
 from gangline.domain.phase import Reason
 from gangline.domain.signature_table import SIGNATURES
 from gangline.domain.signatures import Evidence, Match, Signature, find_signature
@@ -23,7 +23,6 @@ __all__ = [
     "decide_port_taken",
     "decide_verdict",
     "exit_status",
-    "format_bytes",
     "is_consequence",
     "signal_name",
 ]
@@ -114,16 +113,6 @@ def signal_name(number: int | None) -> str | None:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
-
-
-def format_bytes(size: int) -> str:
-    """`1.5 GiB`."""
-    amount = float(size)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if amount < 1024:  # noqa: PLR2004
-            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} TiB"
 
 
 @lru_cache(maxsize=512)

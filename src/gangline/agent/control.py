@@ -72,14 +72,21 @@ class ControlFile:
         return self._journal.read_all()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Requests:
     """Passes on what is new in the file, by its kind."""
 
-    file: ControlFile
-    on_stop: Callable[[StopRequest], None]
-    on_stacks: Callable[[StacksRequest], None]
-    warn: Callable[[str], None]
+    def __init__(
+        self,
+        file: ControlFile,
+        *,
+        on_stop: Callable[[StopRequest], None],
+        on_stacks: Callable[[StacksRequest], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._file = file
+        self._on_stop = on_stop
+        self._on_stacks = on_stacks
+        self._warn = warn
 
     def begin(self, loop: Loop) -> None:
         """Look, again and again."""
@@ -87,14 +94,14 @@ class Requests:
 
     def look(self) -> None:
         """Pass on requests that were not seen yet."""
-        for raw in self.file.read():
+        for raw in self._file.read():
             request = parse_request(raw)
             if isinstance(request, StopRequest):
-                self.on_stop(request)
+                self._on_stop(request)
             elif isinstance(request, StacksRequest):
-                self.on_stacks(request)
+                self._on_stacks(request)
             else:
-                self.warn(request)
+                self._warn(request)
 
 
 def parse_request(raw: Mapping[str, Any]) -> StopRequest | StacksRequest | str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gangline.agent.lastwords import read_error, read_last_step, read_tail
 from gangline.agent.localattempt import LocalAttempt, LocalRank
 from gangline.agent.memory import Memory, count_oom_kills, read_memory
 from gangline.agent.site import Journal, Site
@@ -43,6 +42,8 @@ class ExitReports:
         Args:
             by: `self`, or `platform`: it was told to.
         """
+        from gangline.agent.lastwords import read_last_step, read_tail  # noqa: PLC0415 - a start needs none of it
+
         failed, folder = gone.exit_code != 0, attempt.folder
         log = read_tail(folder.log(local.rank), _READ_BYTES) if failed else ""
         error = self._read_error(folder, local.rank, log=log, signal=gone.signal) if failed else None
@@ -72,6 +73,8 @@ class ExitReports:
         self._report({"say": "exited", "attempt": folder.number, **facts, **extra})
 
     def _read_error(self, folder: AttemptDir, rank: int, *, log: str, signal: int | None) -> dict[str, Any] | None:
+        from gangline.agent.lastwords import read_error  # noqa: PLC0415 - as above
+
         def warn(text: str) -> None:
             self._journal.write("warning", text=text, rank=rank)
 

@@ -13,8 +13,9 @@ from gangline.agent.gangwire import Message
 from gangline.agent.launchspec import LaunchSpec
 from gangline.agent.members import Member
 from gangline.agent.site import Site
+from gangline.rundir.files import write_json
 
-__all__ = ["name_ranks", "next_attempt", "render_gang", "render_start"]
+__all__ = ["name_ranks", "next_attempt", "render_gang", "render_start", "write_gang"]
 
 _MOST_NAMED = 8
 
@@ -43,6 +44,15 @@ def render_gang(launch: LaunchSpec, attempt: Attempt, members: Mapping[int, Memb
         "master_port": attempt.master_port,
         "members": listed,
     }
+
+
+def write_gang(site: Site, attempt: Attempt, members: Mapping[int, Member]) -> str:
+    """Write the file; what is wrong with that, or "": ranks can do without it."""
+    try:
+        write_json(site.run.attempt(attempt.number).gang, render_gang(site.launch, attempt, members))
+    except OSError as error:
+        return f"The list of members could not be written: {error}."
+    return ""
 
 
 def _render_cluster(attempt: Attempt, members: Mapping[int, Member]) -> list[str]:

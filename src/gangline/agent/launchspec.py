@@ -6,11 +6,10 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gangline.domain.errors import InvalidRequest, SpecInvalid
 from gangline.domain.phase import Budget
-from gangline.domain.signatures import Signature, parse_own
 from gangline.domain.spec import (
     CheckpointPolicy,
     EntryKind,
@@ -28,6 +27,9 @@ from gangline.domain.spec import (
     WatchPolicy,
 )
 from gangline.rundir.layout import RunDir
+
+if TYPE_CHECKING:
+    from gangline.domain.signatures import Signature
 
 __all__ = ["LAUNCH_VERSION", "LaunchInvalid", "LaunchSpec", "Shape", "load_launch", "parse_launch"]
 
@@ -191,7 +193,7 @@ def _typed(raw: Mapping[str, Any], default_checkpoints: Path) -> LaunchSpec:
         preflight=_preflight(raw.get("preflight") or {}),
         watch=_watch(raw.get("watch") or {}),
         logs=LogPolicy(**raw.get("logs") or {}),
-        signatures=tuple(parse_own(raw.get("signatures") or {})),
+        signatures=_parse_signatures(raw.get("signatures") or {}),
     )
 
 
@@ -236,3 +238,11 @@ def _preflight(raw: Mapping[str, Any]) -> PreflightPolicy:
 def _watch(raw: Mapping[str, Any]) -> WatchPolicy:
     policy = OnHang(raw.get("on_hang", OnHang.RESTART.value))
     return WatchPolicy(**{**raw, "on_hang": policy})
+
+
+def _parse_signatures(raw: Mapping[str, str]) -> tuple[Signature, ...]:
+    if not raw:
+        return ()
+    from gangline.domain.signatures import parse_own  # noqa: PLC0415 - else nothing has to be classified at the start
+
+    return tuple(parse_own(raw))

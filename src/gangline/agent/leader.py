@@ -12,29 +12,29 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gangline.agent.assembly import Assembly
 from gangline.agent.attempt import Attempt, Ending, Hang, RankRecord
 from gangline.agent.attemptclock import AttemptClock, decide_completion
-from gangline.agent.conclusion import Accounts, ResultWriter, conclude
 from gangline.agent.control import ControlFile, Requests, StacksRequest, StopRequest
-from gangline.agent.gangfile import next_attempt, render_gang, render_start
+from gangline.agent.gangfile import next_attempt, render_start, write_gang
+from gangline.agent.gangwatch import GangWatch
 from gangline.agent.groundwork import Groundwork
 from gangline.agent.life import BEAT_S, LifeSign
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.meeting import Meeting
 from gangline.agent.members import Member, Members
 from gangline.agent.node import Node
-from gangline.agent.pacing import StragglerWatch
 from gangline.agent.preflight import Preflight, Refusal
 from gangline.agent.reports import note_cleared, note_exited, note_ready, note_started
-from gangline.agent.result import Outcome, explain_failure, render_first_failure
 from gangline.agent.site import EXIT_STORAGE, Site, machine_id
-from gangline.agent.watch.watchdog import Watchdog
 from gangline.domain.errors import Transient
 from gangline.domain.phase import Reason
-from gangline.rundir.files import write_json
+
+if TYPE_CHECKING:
+    from gangline.agent.conclusion import Conclusion
+    from gangline.agent.result import Outcome
 
 __all__ = ["Leader", "Step"]
 
@@ -84,15 +84,9 @@ class Leader:
         self._ground = Groundwork(site, self._life, fresh=self._number == 0, warn=self._warn)
         self._preflight = Preflight(launch, warn=self._warn)
         self._meeting = Meeting(members, advertised)
-        self._clock = AttemptClock(
-            policy=launch.stop, loop=loop, send=members.send, warn=self._warn, on_limit=self._on_time_limit
-        )
-        self._stragglers = StragglerWatch(launch.watch, self._write_event)
-        self._watchdog = Watchdog(site, loop, send=members.send, write=self._write_event, on_hang=self._on_hang)
-        self._accounts = Accounts(launch)
-        self._results = ResultWriter(
-            run=site.run, loop=loop, life=self._life, on_written=self._follow, on_given_up=self._give_up
-        )
+        self._clock = AttemptClock(launch.stop, loop, send=members.send, warn=self._warn, on_limit=self._on_time_limit)
+        self._watch = GangWatch(site, loop, send=members.send, write=self._write_event, on_hang=self._on_hang)
+        self._conclusion: Conclusion | None = None
 
     def begin(self, node: Node) -> None:
         """Let followers join, and start the first attempt when its pause is over."""
@@ -106,7 +100,7 @@ class Leader:
         self._life.begin()
         self._loop.every(BEAT_S, self._life.beat)
         control = ControlFile(site.run.control, self._launch.control_offset)
-        Requests(file=control, on_stop=self.request_stop, on_stacks=self._ask_stacks, warn=self._warn).begin(self._loop)
+        Requests(control, on_stop=self.request_stop, on_stacks=self._ask_stacks, warn=self._warn).begin(self._loop)
         self._pause = self._loop.after(self._launch.delay_s, self._begin_attempt)
 
     def close(self) -> None:
@@ -131,11 +125,11 @@ class Leader:
             "exited": self._take_exited,
             "cleared": note_cleared,
             "full": self._take_full,
-            "pace": lambda _, node, said: self._stragglers.take(said, self._members.by_node[node]),
             "checked": lambda _, node, said: self._preflight.take(node, said["results"]),
-            "activity": lambda _, node, said: self._watchdog.take_activity(node, said),
-            "stacks": lambda _, node, said: self._watchdog.take_stacks(node, said),
         }
+        if message["say"] in {"activity", "pace", "stacks"}:
+            self._watch.take(message, self._members.by_node[node])
+            return
         take[message["say"]](attempt, node, message)
         self._advance()
 
@@ -149,7 +143,7 @@ class Leader:
         self._end(request.ending(time.time()), grace_s=grace_s)
 
     def _ask_stacks(self, request: StacksRequest) -> None:
-        self._watchdog.ask(request, newest=max(0, self._number - 1))
+        self._watch.ask(request, newest=max(0, self._number - 1))
 
     def _take_ready(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
         note_ready(attempt, node, message)
@@ -167,7 +161,7 @@ class Leader:
         elif record.failed:
             self._warn(f"Rank {record.rank} has failed; the others are kept for the debugger.")
         else:
-            self._watchdog.rank_ended(record.rank)
+            self._watch.rank_ended(record.rank)
 
     def _end_failed(self, attempt: Attempt, record: RankRecord) -> None:
         reason = Reason.STORAGE if self._full else None
@@ -176,13 +170,8 @@ class Leader:
         self._loop.after(pause_s, lambda: self._tell_failure(attempt))
 
     def _tell_failure(self, attempt: Attempt) -> None:
-        """Let everybody know why, while the other ranks are being ended; the result has the last word."""
-        failure = attempt.first_failure()
-        if failure is None or attempt is not self._attempt:
-            return
-        if attempt.ending is not None and attempt.ending.cause == "failure" and attempt.ending.reason is None:
-            verdict = explain_failure(self._launch, attempt, failure)
-            self._write_event("first_failure", **render_first_failure(failure, verdict))
+        if attempt is self._attempt:
+            self._concluding().tell_failure(attempt)
 
     def _take_full(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
         """The end of a rank may be what could not be noted: first let ranks that succeed do so."""
@@ -274,14 +263,11 @@ class Leader:
         if refusal is not None:
             self._refuse(refusal)
             return
-        order = self._preflight.order(attempt)
-        if order is None:
+        if not self._preflight.is_due:
             self._start(attempt)
-            return
-        where = self._reserve()
-        if where is not None:
+        elif (where := self._reserve()) is not None:
             self._step = Step.CHECK
-            self._members.send({**order, "master_addr": where[0], "master_port": where[1]})
+            self._members.send(self._preflight.order(attempt, where))
 
     def _judge(self, attempt: Attempt) -> None:
         """The nodes are fit, or the attempt ends here."""
@@ -307,7 +293,9 @@ class Leader:
             return
         self._step = Step.START
         attempt.master_addr, attempt.master_port = where
-        self._write_gang(attempt)
+        fault = write_gang(self._site, attempt, self._members.by_node)
+        if fault:
+            self._warn(fault)
         self._members.send(render_start(attempt, self._members.by_node))
 
     def _run(self, attempt: Attempt) -> None:
@@ -316,7 +304,7 @@ class Leader:
         self._assembly.end()
         self._clock.begin(attempt)
         self._write_event("attempt_running")
-        self._watchdog.begin(attempt)
+        self._watch.begin(attempt)
         self._advance()
 
     # The end of an attempt
@@ -334,7 +322,7 @@ class Leader:
             return
         if attempt.ending is None or (ending.cause == "stop" and attempt.ending.cause in {"failure", "time_limit"}):
             attempt.ending = ending
-        self._watchdog.end()
+        self._watch.end()
         patience_s = self._launch.stop.failure_grace_s if grace_s is None else grace_s
         if self._step is not Step.GATHER:
             order = {"do": "stop", "cause": ending.cause, "grace_s": patience_s, "deadline": time.time() + patience_s}
@@ -348,11 +336,23 @@ class Leader:
         self._meeting.release()
         attempt.ended = time.time()
         attempt.hosts = {node: member.host for node, member in self._members.by_node.items()}
-        standing = self._accounts.standing(attempt, lost_nodes=len(self._members.lost))
-        outcome = conclude(self._launch, attempt, ending, standing, self._ground)
-        self._ground.leave(attempt.number)
         self._attempt, self._step = None, Step.BETWEEN
-        self._results.write(attempt, outcome)
+        self._concluding().conclude(attempt, ending, lost_nodes=len(self._members.lost))
+
+    def _concluding(self) -> Conclusion:
+        if self._conclusion is None:
+            from gangline.agent.conclusion import Conclusion  # noqa: PLC0415 - nothing of it is needed to start
+
+            self._conclusion = Conclusion(
+                self._site,
+                self._loop,
+                ground=self._ground,
+                life=self._life,
+                write=self._write_event,
+                on_written=self._follow,
+                on_given_up=lambda: self._leave(EXIT_STORAGE),
+            )
+        return self._conclusion
 
     def _follow(self, result: dict[str, Any], outcome: Outcome) -> None:
         """The result is on the disk: the next attempt follows, or the launch is over."""
@@ -361,11 +361,8 @@ class Leader:
         if outcome.next != "restart":
             self._leave(0)
             return
-        self._accounts.pay(outcome)
+        self._concluding().pay(outcome)
         self._pause = self._loop.after(outcome.delay_s, self._begin_attempt)
-
-    def _give_up(self) -> None:
-        self._leave(EXIT_STORAGE)
 
     def _leave(self, exit_code: int) -> None:
         self._step = Step.OVER
@@ -373,13 +370,6 @@ class Leader:
         self._loop.stop(exit_code)
 
     # Small parts
-
-    def _write_gang(self, attempt: Attempt) -> None:
-        path = self._site.run.attempt(attempt.number).gang
-        try:
-            write_json(path, render_gang(self._launch, attempt, self._members.by_node))
-        except OSError as error:
-            self._warn(f"The list of members could not be written: {error}.")
 
     def _write_event(self, kind: str, **keys: object) -> None:
         if self._node is not None:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Memory", "count_oom_kills", "read_memory"]
+__all__ = ["Memory", "count_oom_kills", "format_bytes", "read_memory"]
 
 _UNLIMITED_BYTES = 1 << 60
 """Control groups of version 1 write a number about as large where they have no limit."""
@@ -45,6 +45,16 @@ def count_oom_kills(proc_cgroup: Path = Path("/proc/self/cgroup"), mounts: Path 
             if count is not None:
                 return count
     return None
+
+
+def format_bytes(size: int) -> str:
+    """`1.5 GiB`."""
+    amount = float(size)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if amount < 1024:  # noqa: PLR2004
+            return f"{amount:.0f} {unit}" if unit == "bytes" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    return f"{amount:.1f} TiB"
 
 
 def _machine(meminfo: Path) -> Iterator[Memory]:

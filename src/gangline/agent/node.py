@@ -10,10 +10,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gangline import __version__
-from gangline.agent.checks import NodeChecks
 from gangline.agent.choose import ReasonedStarter
 from gangline.agent.clearing import Clearing
 from gangline.agent.exits import ExitReports
@@ -28,6 +27,9 @@ from gangline.agent.starter import RankExit
 from gangline.agent.starting import RankStarting, terms_of
 from gangline.domain.spec import Strategy
 from gangline.rundir.layout import AttemptDir
+
+if TYPE_CHECKING:
+    from gangline.agent.checks import NodeChecks
 
 __all__ = ["Node"]
 

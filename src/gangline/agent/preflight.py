@@ -74,16 +74,25 @@ class Preflight:
             return None
         return Refusal(reason=Reason.ENVIRONMENT_MISMATCH, message=text)
 
-    def order(self, attempt: Attempt) -> Message | None:
-        """What nodes are to check before the attempt starts; None: nothing."""
+    @property
+    def is_due(self) -> bool:
+        """Nodes are still to be checked."""
+        return bool(self._policy.checks) and not self._passed
+
+    def order(self, attempt: Attempt, where: tuple[str, int]) -> Message:
+        """Has nodes check themselves before the attempt starts.
+
+        Args:
+            where: address and port at which programs of all nodes meet.
+        """
         self._results = {}
-        if self._passed or not self._policy.checks:
-            return None
         return {
             "do": "check",
             "attempt": attempt.number,
             "nodes": attempt.shape.nodes,
             "checks": list(self._policy.checks),
+            "master_addr": where[0],
+            "master_port": where[1],
         }
 
     def take(self, node: int, results: Sequence[Mapping[str, Any]]) -> None:

@@ -6,27 +6,25 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gangline.agent.accelerators import Accelerators
 from gangline.agent.addresses import LOOPBACK
-from gangline.agent.checks import NodeChecks
 from gangline.agent.choose import ReasonedStarter
-from gangline.agent.diskroom import DiskRoom
 from gangline.agent.follower import Follower
 from gangline.agent.hostinfo import EnvironmentProbe
 from gangline.agent.leader import Leader
 from gangline.agent.logkeeper import LOOK_S
 from gangline.agent.loop import Loop
 from gangline.agent.node import Node
-from gangline.agent.pacing import NodePace
-from gangline.agent.sampler import SystemJournal
 from gangline.agent.site import Journal, Site
-from gangline.agent.watch.nodewatch import NodeWatch
+
+if TYPE_CHECKING:
+    from gangline.agent.beside import Beside
 
 __all__ = ["Agent"]
 
-_SAMPLE_S = 2.0
+_REAP_S = 2.0
+_WATCH_AFTER_S = 0.2
 _ASK_AFTER_S = 2.0
 
 
@@ -39,7 +37,7 @@ class Agent:
         self._spared = spared
         self._loop = Loop()
         self._probe = EnvironmentProbe(site, self._loop)
-        self._accelerators: Accelerators | None = None
+        self._beside: Beside | None = None
 
     def serve(self, advertised: str | None) -> int:
         """Serve until the launch is over; the exit code."""
@@ -51,8 +49,8 @@ class Agent:
         finally:
             actor.close()
             self._probe.finish()
-            if self._accelerators is not None:
-                self._accelerators.close()
+            if self._beside is not None:
+                self._beside.close()
 
     def _lead(self, advertised: str | None) -> Leader:
         site = replace(self._site, address=advertised or LOOPBACK)
@@ -79,26 +77,38 @@ class Agent:
         return report
 
     def _node(self, site: Site, report: Callable[[dict[str, Any]], None]) -> Node:
-        """The node's ranks, and everything that watches them beside."""
-        journal = Journal(site.run, site.index)
-        probe, helpers = self._probe, self._probe.helpers
+        """The node's ranks, and what goes on beside them."""
+        probe, loop = self._probe, self._loop
+        helpers = probe.helpers
         helpers.add(self._spared)
-        node = Node(site, loop=self._loop, starter=self._starter, journal=journal, report=report, helpers=helpers)
+        journal = Journal(site.run, site.index)
+        node = Node(site, loop=loop, starter=self._starter, journal=journal, report=report, helpers=helpers)
         probe.address, node.compare = site.address, probe.compare
-        self._accelerators = Accelerators(site.launch.device_kind, self._loop, helpers=node.helpers)
-        node.checks = NodeChecks(site, self._loop, helpers=node.helpers, report=report)
-        system = SystemJournal(site.index, self._accelerators)
-        NodePace(node, system, self._loop, report)
-        # What the start does not wait for is asked once the ranks are past their own start.
-        node.on_started = lambda _attempt: self._loop.after(_ASK_AFTER_S, probe.ask_the_rest)
-        NodeWatch(node, self._loop, report, accelerators=self._accelerators)
-        self._loop.after(LOOK_S, lambda: self._keep_logs(node))
-        self._loop.every(_SAMPLE_S, node.reap_orphans)
-        if site.index == 0:  # all nodes share the run directory
-            room = DiskRoom(site.run.path, node.warn)
-            self._loop.every(_SAMPLE_S, lambda: room.look() if node.folder is not None else None)
-        self._loop.every(_SAMPLE_S, lambda: system.sample(node.folder, node.live_ranks))
+        if site.launch.preflight.checks:
+            from gangline.agent.checks import NodeChecks  # noqa: PLC0415 - few runs ask for them
+
+            node.checks = NodeChecks(site, loop, helpers=helpers, report=report)
+        node.on_started = lambda _attempt: self._on_started(node, report)
+        node.on_stacks = lambda order: self._watch(node, report).take_stacks(order)
+        loop.after(LOOK_S, lambda: self._keep_logs(node))
+        loop.every(_REAP_S, node.reap_orphans)
         return node
+
+    def _on_started(self, node: Node, report: Callable[[dict[str, Any]], None]) -> None:
+        """What the start does not wait for, once the ranks are past their own start."""
+
+        def watch() -> None:
+            self._watch(node, report)
+
+        self._loop.after(_WATCH_AFTER_S, watch)
+        self._loop.after(_ASK_AFTER_S, self._probe.ask_the_rest)
+
+    def _watch(self, node: Node, report: Callable[[dict[str, Any]], None]) -> Beside:
+        if self._beside is None:
+            from gangline.agent.beside import Beside  # noqa: PLC0415 - see `_on_started`
+
+            self._beside = Beside(node, self._loop, report)
+        return self._beside
 
     def _keep_logs(self, node: Node) -> None:
         """Again and again; sooner while ranks write fast."""

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.agent.classify import format_bytes
 from gangline.agent.launchspec import LaunchSpec
+from gangline.agent.memory import format_bytes
 from gangline.domain.spec import ResumeMode
 
 __all__ = [

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gangline.agent.classify import RankEnd, decide_port_taken, decide_verdict, exit_status, format_bytes, signal_name
-from gangline.agent.memory import Memory
+from gangline.agent.classify import RankEnd, decide_port_taken, decide_verdict, exit_status, signal_name
+from gangline.agent.memory import Memory, format_bytes
 from gangline.domain.phase import Reason
 
 BASE = RankEnd(rank=2, node=1, host="gpu7", exit_code=1, signal=None)

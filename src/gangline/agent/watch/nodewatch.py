@@ -30,7 +30,6 @@ class NodeWatch:
         self._attempt = -1
         launch = node.site.launch
         self._accelerators = accelerators
-        node.on_stacks = self.take
         if launch.watch.hang_timeout_s > 0:
             loop.every(decide_period_s(launch.watch.hang_timeout_s), self.sample)
 
