@@ -26,7 +26,7 @@ from gangline.agent.loop import Loop, Timer
 from gangline.agent.meeting import Meeting
 from gangline.agent.members import Member, Members
 from gangline.agent.node import Node
-from gangline.agent.preflight import Preflight, Refusal
+from gangline.agent.preflight import Preflight
 from gangline.agent.reports import note_cleared, note_exited, note_ready, note_started
 from gangline.agent.site import EXIT_STORAGE, Site, machine_id
 from gangline.domain.errors import Transient
@@ -259,9 +259,9 @@ class Leader:
 
     def _compare(self, attempt: Attempt) -> None:
         """The nodes fit together, or the attempt ends here."""
-        refusal = self._preflight.compare(attempt, self._members.by_node)
-        if refusal is not None:
-            self._refuse(refusal)
+        ending = self._preflight.compare(attempt, self._members.by_node)
+        if ending is not None:
+            self._end(ending)
             return
         if not self._preflight.is_due:
             self._start(attempt)
@@ -272,9 +272,9 @@ class Leader:
     def _judge(self, attempt: Attempt) -> None:
         """The nodes are fit, or the attempt ends here."""
         self._meeting.release()
-        refusal = self._preflight.judge(self._members.by_node)
-        if refusal is not None:
-            self._refuse(refusal)
+        ending = self._preflight.judge(self._members.by_node)
+        if ending is not None:
+            self._end(ending)
             return
         self._write_event("preflight", text=self._preflight.summary(self._members.by_node))
         self._start(attempt)
@@ -311,9 +311,6 @@ class Leader:
 
     def _fail(self, reason: Reason, message: str, *, nodes: Mapping[int, str] | None = None) -> None:
         self._end(Ending(cause="failure", time=time.time(), reason=reason, message=message, nodes=nodes or {}))
-
-    def _refuse(self, refusal: Refusal) -> None:
-        self._fail(refusal.reason, refusal.message, nodes=refusal.nodes)
 
     def _end(self, ending: Ending, *, grace_s: float | None = None) -> None:
         """Have the attempt ended on all nodes. A second call makes it end sooner, or turns a failure into a stop."""

@@ -5,11 +5,12 @@ Standard library only.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from gangline.agent.attempt import Attempt
+from gangline.agent.attempt import Attempt, Ending
 from gangline.agent.gangwire import Message
 from gangline.agent.launchspec import LaunchSpec
 from gangline.agent.members import Member
@@ -17,23 +18,13 @@ from gangline.agent.sameness import decide_comparison
 from gangline.domain.phase import Reason
 from gangline.domain.spec import OnMismatch
 
-__all__ = ["Fault", "Preflight", "Refusal", "decide_clock_faults", "decide_faults", "describe_faults", "render_results"]
+__all__ = ["Fault", "Preflight", "decide_clock_faults", "decide_faults", "describe_faults", "render_results"]
 
 _ORDER = ("disk", "clock", "device", "allreduce")
 """A node that fails an early check makes others fail the later ones."""
 
 
 _MOST_FAULTS = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
-    """Why an attempt must not start."""
-
-    reason: Reason
-    message: str
-    nodes: Mapping[int, str] = field(default_factory=dict)
-    """That are at fault, where it is known: which check each has failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +47,8 @@ class Preflight:
         self._results: dict[int, Sequence[Mapping[str, Any]]] = {}
         self._told_clocks = False
 
-    def compare(self, attempt: Attempt, members: Mapping[int, Member]) -> Refusal | None:
-        """Whether the nodes fit together."""
+    def compare(self, attempt: Attempt, members: Mapping[int, Member]) -> Ending | None:
+        """How the attempt ends, where the nodes do not fit together."""
         if self._nodes == 1:
             return None
         self._tell_clocks(members)
@@ -72,7 +63,7 @@ class Preflight:
         if self._policy.on_mismatch is OnMismatch.WARN:
             self._warn(text)
             return None
-        return Refusal(reason=Reason.ENVIRONMENT_MISMATCH, message=text)
+        return Ending(cause="failure", time=time.time(), reason=Reason.ENVIRONMENT_MISMATCH, message=text)
 
     @property
     def is_due(self) -> bool:
@@ -103,8 +94,8 @@ class Preflight:
         """All nodes of the attempt have told."""
         return set(attempt.shape.nodes) <= set(self._results)
 
-    def judge(self, members: Mapping[int, Member]) -> Refusal | None:
-        """Whether the nodes are fit. The first check that failed counts: it makes others fail the later ones."""
+    def judge(self, members: Mapping[int, Member]) -> Ending | None:
+        """How the attempt ends, where a node is not fit. The first check that fails counts; it makes others fail."""
         clocks = (
             decide_clock_faults(_offsets(members), self._policy.max_clock_skew_s)
             if "clock" in self._policy.checks
@@ -117,7 +108,8 @@ class Preflight:
             return None
         first = [fault for fault in faults if fault.check == faults[0].check]
         nodes = {fault.node: fault.check for fault in first}
-        return Refusal(reason=Reason.UNHEALTHY_NODE, message=describe_faults(first, members), nodes=nodes)
+        text = describe_faults(first, members)
+        return Ending(cause="failure", time=time.time(), reason=Reason.UNHEALTHY_NODE, message=text, nodes=nodes)
 
     def summary(self, members: Mapping[int, Member]) -> str:
         """What was measured, in words."""
