@@ -39,7 +39,7 @@ class GangWatch:
         *,
         send: Callable[[Message], None],
         write: Writer,
-        on_hang: Callable[[Hang], None],
+        on_hang: Callable[[Hang | None], None],
     ) -> None:
         self._site = site
         self._loop = loop
