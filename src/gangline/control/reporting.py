@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gangline.domain.errors import InvalidRequest, NotFound, nearest
-from gangline.domain.redact import Redactor, looks_secret
+from gangline.domain.redact import Redactor, looks_secret, secret_words
 from gangline.ports import Clock
 from gangline.report.charts import Chart, render_chart
 from gangline.report.page import Excerpt, Page, render_page
@@ -117,6 +117,7 @@ class Reporter:
 def _known_secrets(detail: RunDetail, run_dir: RunDir, home: Home) -> set[str]:
     """Values that must not be seen: of variables with telling names, the gang's tokens, the server's own."""
     found = {value for name, value in _variables(detail["spec"]) if looks_secret(name)}
+    found.update(secret_words([str(word) for word in detail["spec"].get("args") or ()]))
     for launch in run_dir.launches():
         try:
             told = read_json(launch.spec) or {}
@@ -145,28 +146,28 @@ def _ranks_to_show(detail: RunDetail) -> list[int]:
 def _excerpt(attempt: AttemptDir, rank: int, redactor: Redactor) -> Excerpt:
     """The beginning and the end of a log."""
     title = f"rank {rank}, attempt {attempt.number}"
-    text, left_out = _shortened(attempt.log(rank), _HEAD_BYTES, _TAIL_BYTES, redactor)
+    text, left_out = _shortened(attempt.log(rank), _HEAD_BYTES, _TAIL_BYTES, redactor.text)
     note = f"{left_out:,} bytes in the middle were left out" if left_out else ""
     return Excerpt(title=title, text=text, note=note)
 
 
 def _stacks(attempt: AttemptDir, ranks: list[int], redactor: Redactor) -> Iterator[Excerpt]:
     for rank in ranks:
-        text, _ = _shortened(attempt.stacks(rank), 0, _STACKS_BYTES, redactor)
+        text, _ = _shortened(attempt.stacks(rank), 0, _STACKS_BYTES, redactor.text)
         if text.strip():
             yield Excerpt(title=f"rank {rank}, attempt {attempt.number}", text=text)
 
 
-def _shortened(path: Path, head_bytes: int, tail_bytes: int, redactor: Redactor) -> tuple[str, int]:
+def _shortened(path: Path, head_bytes: int, tail_bytes: int, clean: Callable[[str], str]) -> tuple[str, int]:
     """The head and the tail of a file without secrets, cut at lines; and how many bytes lie between them."""
     try:
         size = path.stat().st_size
     except OSError:
         return "", 0
     if size <= head_bytes + tail_bytes + 2 * _SLACK_BYTES:
-        return redactor.text(_read(path, 0, size)), 0
-    head = redactor.text(_read(path, 0, head_bytes + _SLACK_BYTES))
-    tail = redactor.text(_read(path, size - tail_bytes - _SLACK_BYTES, size))
+        return clean(_read(path, 0, size)), 0
+    head = clean(_read(path, 0, head_bytes + _SLACK_BYTES))
+    tail = clean(_read(path, size - tail_bytes - _SLACK_BYTES, size))
     head = head[:head_bytes].rpartition("\n")[0]
     tail = tail[-tail_bytes:].partition("\n")[2]
     return f"{head}\n…\n{tail}" if head else tail, size - len(head.encode()) - len(tail.encode())
@@ -193,7 +194,8 @@ def _archived(run_dir: RunDir, clean: RunDetail, redactor: Redactor) -> Iterator
             if path.suffix not in {".log", ".stacks", ".jsonl", ".json"} or not path.is_file() or room <= 0:
                 continue
             half = _ARCHIVED_LOG_BYTES // 2
-            text, left_out = _shortened(path, half, half, redactor)
+            clean_text = redactor.json if path.suffix in {".jsonl", ".json"} else redactor.text
+            text, left_out = _shortened(path, half, half, clean_text)
             note = f"({left_out:,} bytes in the middle were left out)\n" if left_out else ""
             content = (note + text).encode("utf-8", "replace")
             room -= len(content)

@@ -8,64 +8,20 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import quote
 
-__all__ = ["REMOVED", "Redactor", "looks_secret", "secret_values"]
+from gangline.domain.secretforms import REMOVED, find_secrets, strip_codes
+from gangline.domain.secretnames import looks_secret, secret_values, secret_words
 
-REMOVED = "[removed]"
-_ENDINGS = (
-    "TOKEN",
-    "KEY",
-    "SECRET",
-    "PASSWORD",
-    "PASSWD",
-    "PASSPHRASE",
-    "CREDENTIAL",
-    "CREDENTIALS",
-    "AUTH",
-    "AUTHORIZATION",
-    "COOKIE",
-)
-_WORDS = frozenset({"PAT", "PASS", "SECRETS", "PASSWORDS"})
+__all__ = ["REMOVED", "Redactor", "looks_secret", "secret_values", "secret_words"]
+
 _LEAST_CHARS = 6
 """Shorter values are removed where they stand, but not looked for elsewhere: they would be found in every word."""
 _VARIABLES = frozenset({"env", "inherited_env", "variables"})
 """Tables whose keys are names of variables."""
 _PLAIN_KEYS = frozenset({"key", "keys"})
-_NAME = r"(?:token|secret|passw(?:or)?d|passphrase|api[_-]?key|access[_-]?key|private[_-]?key|credentials?)"
-_VALUE = r"""(?:\\?"[^"\n]*"|\\?'[^'\n]*'|[^\s,;"'}\])]{4,})"""
-_FORMS = (
-    (r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)", REMOVED),
-    (r"\A[A-Za-z0-9+/=\s]*-----END [A-Z0-9 ]*PRIVATE KEY-----", REMOVED),
-    (r"""(?<=://)[^\s/"'<>]+(?=@)""", REMOVED),
-    (r"\beyJ[\w-]{6,}\.[\w-]{6,}\.[\w-]*", REMOVED),
-    (r"\b(?:AKIA|ASIA|AGPA|AIDA|AROA)[0-9A-Z]{16}\b", REMOVED),
-    (r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{16,}|glpat-[\w-]{16,})", REMOVED),
-    (r"\bhf_[A-Za-z0-9]{16,}", REMOVED),
-    (r"\b(?:sk|pk|rk)[-_](?:[A-Za-z0-9]+[-_])*[A-Za-z0-9_-]{16,}", REMOVED),
-    (r"\bxox[abeoprs]-[\w-]{8,}", REMOVED),
-    (r"\bAIza[\w-]{30,}", REMOVED),
-    (r"(?i)\b(bearer|basic)(\s+)[\w.~+/=-]{8,}", rf"\1\2{REMOVED}"),
-    (rf"(?i)(--?[\w-]*{_NAME}\s+)(?!-){_VALUE}", rf"\1{REMOVED}"),
-    (rf"(?i)([\w-]*{_NAME}\\?[\"']?\s*[=:]\s*)(?!\[removed\]){_VALUE}", rf"\1{REMOVED}"),
-    (rf"(\b[A-Z][A-Z0-9_]*(?:KEY|AUTH|PASS|PAT)\\?[\"']?\s*[=:]\s*)(?!\[removed\]){_VALUE}", rf"\1{REMOVED}"),
-)
-_PATTERNS = tuple((re.compile(pattern, re.DOTALL), by) for pattern, by in _FORMS)
-_PARTS = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z0-9])(?=[A-Z])")
-
-
-def looks_secret(name: str) -> bool:
-    """Whether a name says that its value is nobody else's business: `HF_TOKEN`, `apiKey`, `--db-password`."""
-    parts = [part.upper() for part in _PARTS.split(name)]
-    return any(part in _WORDS or part.endswith(_ENDINGS) for part in parts)
-
-
-def secret_values(*tables: Mapping[str, str]) -> list[str]:
-    """The values of those variables whose names look secret."""
-    return [value for table in tables for name, value in table.items() if looks_secret(name)]
 
 
 class Redactor:
@@ -77,19 +33,38 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self.removed = 0
-        found = {form for secret in secrets for form in _forms_of(secret)}
-        longest_first = sorted(found, key=len, reverse=True)
-        self._known = re.compile("|".join(map(re.escape, longest_first))) if found else None
+        found = {form for secret in secrets for form in _forms_of(secret) if form not in REMOVED}
+        self._known = sorted(found, key=len, reverse=True)
 
     def text(self, text: str) -> str:
-        """The text without its secrets."""
-        if self._known is not None:
-            text, count = self._known.subn(REMOVED, text)
-            self.removed += count
-        for pattern, by in _PATTERNS:
-            text, count = pattern.subn(by, text)
-            self.removed += count
-        return text
+        """The text without its secrets, and without codes for colours."""
+        text = strip_codes(text)
+        for known in self._known:
+            if known in text:
+                self.removed += text.count(known)
+                text = text.replace(known, REMOVED)
+        pieces, done = [], 0
+        for begin, end in find_secrets(text):
+            pieces += [text[done:begin], REMOVED]
+            done = end
+        self.removed += len(pieces) // 2
+        return "".join([*pieces, text[done:]]) if pieces else text
+
+    def json(self, text: str) -> str:
+        """The same for JSON, or for lines of it: parsed, cleaned, written again; other text is cleaned as such."""
+        whole = self._parsed(text, indent=1)
+        if whole is not None:
+            return whole
+        lines = [(line, self._parsed(line) if line.strip() else line) for line in text.split("\n")]
+        torn = any(clean is None for _, clean in lines)
+        joined = "\n".join(line if clean is None else clean for line, clean in lines)
+        return self.text(joined) if torn else joined
+
+    def _parsed(self, text: str, *, indent: int | None = None) -> str | None:
+        try:
+            return json.dumps(self.value(json.loads(text)), indent=indent if "\n" in text.strip() else None)
+        except (ValueError, RecursionError):
+            return None
 
     def value(self, value: Any, *, variables: bool = False) -> Any:  # noqa: ANN401 - JSON
         """The same for nested values; keys that look secret lose theirs, words after a flag that does, too.

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query
 from starlette.responses import Response
 
+from gangline.control.reporting import ReportFile
 from gangline.server.answers import MOST, json_answer
 from gangline.server.parts import Parts
 from gangline.wire.compared import CompareView, RanksView
 
 __all__ = ["make_router"]
 
+_REPORTS_AT_ONCE = 2
+"""Reports take seconds; in threads of their own they never take those that short calls wait for."""
 _MEDIA = {"html": "text/html; charset=utf-8", "zip": "application/zip"}
 
 
 def make_router(parts: Parts) -> APIRouter:
     """`/compare`, `/runs/{run}/ranks` and `/runs/{run}/report`."""
     router = APIRouter(tags=["runs"])
+    reports = CapacityLimiter(_REPORTS_AT_ONCE)
 
     @router.get("/compare", response_model=CompareView)
     def compare_runs(
@@ -36,11 +41,15 @@ def make_router(parts: Parts) -> APIRouter:
         return json_answer(parts.commands.compare_ranks(parts.commands.find(run), attempt=attempt))
 
     @router.get("/runs/{run}/report", response_class=Response)
-    def report_run(
+    async def report_run(
         run: str, form: Annotated[str, Query(description="`html`: one page; `zip`: with the logs beside it.")] = "html"
     ) -> Response:
         """All that is known of a run as one file, without its secrets; `X-Gangline-Removed` counts them."""
-        made = parts.commands.report(parts.commands.find(run), form=form)
+
+        def make() -> ReportFile:
+            return parts.commands.report(parts.commands.find(run), form=form)
+
+        made = await to_thread.run_sync(make, limiter=reports)
         headers = {"X-Gangline-Removed": str(made.removed)}
         return Response(made.content, media_type=_MEDIA[form], headers=headers)
 

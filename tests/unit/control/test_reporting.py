@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from gangline.domain.errors import InvalidRequest
 from gangline.domain.spec import EntryKind
 from gangline.rundir.serving import ensure_token
+from gangline.testing.secrets import FORMS, WAYS, WAYS_OF_NAMED
 
 EVIL = "<img src=x onerror=alert(1)>"
 PLANTED = {
@@ -78,6 +80,40 @@ def test_no_secret_is_in_it(plant, run, form):
     for secret in secrets_of(plant, run):
         assert not any(secret.encode() in text for text in texts), secret
     assert made.removed > 5
+
+
+def test_secrets_of_known_forms_are_in_no_file_however_they_got_there(plant):
+    made = plant.submit(entry="sleep", entry_kind=EntryKind.COMMAND, args=("--hf-token", "argtok6666", "5"))
+    plant.tick()
+    leader = plant.leader(made)
+    leader.begin()
+    named, argument = "Planted7Secret5", "argtok6666"
+    texts = [way(form) for way in WAYS.values() for form in FORMS.values()]
+    texts += [way(named) for way in WAYS_OF_NAMED.values()] + [f"plain {argument} here"]
+    attempt = plant.home.run(made).attempt(0)
+    attempt.log(0).write_text("\n".join(texts))
+    attempt.stacks(0).write_text("\n".join(texts))
+    (attempt.path / "more.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts) + '{"to')
+    (attempt.path / "more.json").write_text(json.dumps({text: [text] for text in texts}, indent=1))
+    failure = {"rank": 0, "node": 0, "host": "here", "exit_code": 1, "error_type": "ValueError", "time": 1.0}
+    failure |= {"error_message": "\n".join(texts), "traceback": "\n".join(texts), "log_tail": "\n".join(texts)}
+    leader.end("failed", message="\n".join(texts), first_failure=failure)
+    plant.tick()
+    plant.backend.kill(made)
+    plant.tick(3)
+    page = plant.commands.report(made, form="html").content
+    archive = zipfile.ZipFile(io.BytesIO(plant.commands.report(made, form="zip").content))
+    files = {"page": page, **{name: archive.read(name) for name in archive.namelist()}}
+    assert f"{made}/attempts/0/more.jsonl" in files
+    assert f"{made}/attempts/0/result.json" in files
+    told = [
+        (name, secret)
+        for name, data in files.items()
+        for secret in [*FORMS.values(), named, argument]
+        if secret[-10:].encode() in data
+    ]
+    assert told == []
+    assert [name for name, data in files.items() if b"Secret5" in data] == []
 
 
 def test_a_run_that_has_done_nothing_has_a_report_too(plant):
