@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Attempt", "Ending", "Hang", "RankRecord"]
 
+_GOING_S = 3.0
+"""How long the end of a process may be seen after others have lost it: it closes its files, frees its memory."""
+
 
 @dataclass(slots=True, kw_only=True)
 class RankRecord:
@@ -187,16 +190,19 @@ class Attempt:
         return min(failed, key=lambda record: (record.lost_a_peer, record.failed_at, record.rank), default=None)
 
     def left_early(self) -> RankRecord | None:
-        """The rank that ended with 0 before the first one failed, if any did."""
+        """The rank that ended with 0 before the first one failed, if any did.
+
+        Where that one says that it lost a peer, also a rank that was gone a moment later: the sockets of a process
+        close before its end is seen. It must have ended by itself: nothing had asked it to.
+        """
         failure = self.first_failure()
+        if failure is None:
+            return None
+        latest = failure.failed_at + (_GOING_S if failure.lost_a_peer else 0.0)
         left = [
             record
             for record in self.ranks.values()
-            if failure is not None
-            and record.ended is not None
-            and not record.failed
-            and record.ended_by == "self"
-            and record.ended <= failure.failed_at
+            if record.ended is not None and not record.failed and record.ended_by == "self" and record.ended <= latest
         ]
         return min(left, key=lambda record: (record.ended or 0.0, record.rank), default=None)
 

@@ -31,6 +31,8 @@ _SIGNAL_BASE = 128
 _NEARLY_FULL = 0.9
 """Share of a node's memory from which on SIGKILL is probably the kernel's."""
 _PORT_TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
+_PLACE = re.compile(r"^\[[^\]\s]+\.(?:cc|cpp|h|cu):\d+\] ")
+"""Where in its own code a library was: `[../third_party/gloo/gloo/transport/tcp/pair.cc:547] `."""
 _KILLED = "killed"
 _WITH_PEAK = frozenset({Reason.OUT_OF_MEMORY, Reason.KILLED})
 
@@ -182,6 +184,7 @@ def _error_of(end: RankEnd) -> tuple[str, str, list[tuple[str, str]]]:
 
 def _first_line(text: str, limit: int = 300) -> str:
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    line = _PLACE.sub("", line)
     line = line.rstrip(".")
     return line if len(line) <= limit else f"{line[:limit]}…"
 

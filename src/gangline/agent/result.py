@@ -239,7 +239,8 @@ def explain_failure(launch: LaunchSpec, attempt: Attempt, failure: RankRecord) -
     if left is None or not failure.lost_a_peer:
         return verdict
     who = f"Rank {left.rank} on node {left.node} ({left.host})"
-    message = f"{who} {LEFT_EARLY.sentence}. {verdict.message}"
+    sentence = LEFT_EARLY.sentence.replace("another rank", f"rank {failure.rank}")
+    message = f"{who} {sentence}. {verdict.message}"
     return Verdict(reason=LEFT_EARLY.reason, message=message, signature=LEFT_EARLY.id, hint=LEFT_EARLY.hint)
 
 

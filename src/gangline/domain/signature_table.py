@@ -47,7 +47,7 @@ _ENDS = (
     Signature(
         id="segfault",
         reason=Reason.USER_ERROR,
-        sentence="was crashed by SIGSEGV",
+        sentence="crashed (SIGSEGV)",
         hint=_CRASHED,
         patterns=(Pattern(signals=frozenset({11})), Pattern(exit_codes=frozenset({139}))),
         examples=(Evidence(signal=11, log="Fatal Python error: Segmentation fault"),),
@@ -55,7 +55,7 @@ _ENDS = (
     Signature(
         id="bus_error",
         reason=Reason.USER_ERROR,
-        sentence="was crashed by SIGBUS",
+        sentence="crashed (SIGBUS)",
         hint="Look for a mapped file that became shorter, or a full /dev/shm or disk behind mapped memory.",
         patterns=(Pattern(signals=frozenset({7})), Pattern(exit_codes=frozenset({135}))),
         examples=(Evidence(signal=7),),
@@ -63,7 +63,7 @@ _ENDS = (
     Signature(
         id="illegal_instruction",
         reason=Reason.USER_ERROR,
-        sentence="was crashed by SIGILL",
+        sentence="crashed (SIGILL)",
         hint="Install a build for the processor of that node: the code uses instructions (AVX-512, ...) that it does not have.",
         patterns=(Pattern(signals=frozenset({4})), Pattern(exit_codes=frozenset({132}))),
         examples=(Evidence(signal=4),),
@@ -71,7 +71,7 @@ _ENDS = (
     Signature(
         id="aborted",
         reason=Reason.USER_ERROR,
-        sentence="was crashed by SIGABRT",
+        sentence="crashed (SIGABRT)",
         hint="Read the end of its log: a library gave up, and most often says why just before.",
         patterns=(Pattern(signals=frozenset({6})), Pattern(exit_codes=frozenset({134}))),
         examples=(Evidence(signal=6, log="malloc(): memory corruption"),),
@@ -79,7 +79,7 @@ _ENDS = (
     Signature(
         id="arithmetic",
         reason=Reason.USER_ERROR,
-        sentence="was crashed by SIGFPE",
+        sentence="crashed (SIGFPE)",
         hint="Look for a division by zero in compiled code; `--env PYTHONFAULTHANDLER=1` prints the stack.",
         patterns=(Pattern(signals=frozenset({8})),),
         examples=(Evidence(signal=8),),

@@ -15,7 +15,7 @@ _LOOK = (
 LEFT_EARLY = Signature(
     id="left_early",
     reason=Reason.USER_ERROR,
-    sentence="ended with exit code 0 while the others still needed it",
+    sentence="ended with exit code 0 while another rank still communicated with it",
     hint="See that all ranks take the same number of steps and call the same collectives: uneven data, an early `break` or "
     "`return` on one rank, a last save that one rank skips.",
     patterns=(),

@@ -182,3 +182,39 @@ def test_a_kill_for_memory_is_told_from_others(gang: Gang, limited: Path) -> Non
     memory = gang.result(1)
     assert (memory["reason"], memory["signature"]) == ("out_of_memory", "kernel_memory_kill"), memory["message"]
     assert "by the kernel because memory ran out; its peak memory was" in memory["message"]
+
+
+@pytest.mark.torch
+def test_a_rank_that_raised_and_ends_slowly_is_to_blame(gang: Gang) -> None:
+    gang.script("""
+        import atexit, datetime, os, time
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=2))
+        dist.all_reduce(torch.ones(1))
+        if os.environ["RANK"] == "1":
+            atexit.register(time.sleep, 60)
+            raise ValueError("the real cause")
+        dist.all_reduce(torch.ones(1))
+    """)
+    result = gang.run_to_end(stop={"failure_grace_s": 1.0})
+    assert result["first_failure"]["rank"] == 1, result["message"]
+    assert "failed: ValueError: the real cause" in result["message"]
+
+
+@pytest.mark.torch
+def test_a_rank_that_leaves_the_others_with_0_is_named(gang: Gang) -> None:
+    gang.script("""
+        import os
+        import torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        for step in range(10):
+            if os.environ["RANK"] == "1" and step == 3:
+                break
+            dist.all_reduce(torch.ones(1))
+        else:
+            dist.barrier()
+    """)
+    result = gang.run_to_end()
+    assert (result["reason"], result["signature"], result["budget"]) == ("user_error", "left_early", "user")
+    assert "ended with exit code 0 while rank 0 still communicated with it." in result["message"]
+    assert "gloo/transport" not in result["message"]

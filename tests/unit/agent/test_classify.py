@@ -72,7 +72,7 @@ def error(kind: str, message: str = "") -> dict[str, Any]:
         (end(exit_code=None, signal=9, peak_rss_bytes=3 << 30), Reason.KILLED, "peak memory was 3.0 GiB"),
         (end(exit_code=None, signal=9, kernel_oom_kills=1), Reason.OUT_OF_MEMORY, "by the kernel"),
         (end(exit_code=137), Reason.KILLED, "(137)"),
-        (end(exit_code=None, signal=11), Reason.USER_ERROR, "crashed by SIGSEGV"),
+        (end(exit_code=None, signal=11), Reason.USER_ERROR, "(gpu7) crashed (SIGSEGV)."),
         (end(exit_code=None, signal=15), Reason.KILLED, "ended by SIGTERM"),
     ],
 )

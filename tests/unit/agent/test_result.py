@@ -201,14 +201,22 @@ def test_a_run_that_cannot_go_on_says_why(
 
 
 def test_a_rank_that_left_the_others_early_is_the_one_to_look_at(make_launch: Callable[..., LaunchSpec]) -> None:
-    lost = {"type": "RuntimeError", "message": "Connection closed by peer [::1]:4", "time": 8.0}
+    lost = {"type": "RuntimeError", "message": "[a/pair.cc:5] Connection closed by peer [::1]:4", "time": 8.0}
     made = attempt(record(3, ended=7.0), record(0, exit_code=1, ended=8.5, error=lost), ending=FAILURE)
     found = outcome(make_launch(restarts=BUDGETS), made)
     assert found.reason is Reason.USER_ERROR
-    assert found.message.startswith("Rank 3 on node 1 (h) ended with exit code 0")
+    assert found.message.startswith(
+        "Rank 3 on node 1 (h) ended with exit code 0 while rank 0 still communicated with it. Rank 0"
+    )
     assert "Rank 0 on node 0 (h) lost the connection" in found.message
+    assert "pair.cc" not in found.message
     assert found.signature == "left_early"
-    made.ranks[3].ended = 8.2  # it ended well after the connection broke: nobody's early end
+    made.ranks[3].ended = 8.9  # sockets close before the end of a process is seen
+    assert outcome(make_launch(restarts=BUDGETS), made).signature == "left_early"
+    made.ranks[3].ended_by = "platform"
+    assert outcome(make_launch(restarts=BUDGETS), made).reason is Reason.COMMUNICATION
+    made.ranks[3].ended_by = "self"
+    made.ranks[3].ended = 11.2  # it ended well after the connection broke: nobody's early end
     assert outcome(make_launch(restarts=BUDGETS), made).reason is Reason.COMMUNICATION
 
 
