@@ -16,6 +16,7 @@ from gangline.agent.memory import Memory, format_bytes
 from gangline.domain.phase import Reason
 from gangline.domain.signature_table import SIGNATURES
 from gangline.domain.signatures import Evidence, Match, Signature, find_signature
+from gangline.domain.traces import after_trace
 
 __all__ = [
     "RankEnd",
@@ -131,7 +132,7 @@ def _evidence(end: RankEnd) -> Evidence:
         error_type=kind,
         message=message,
         causes=causes,
-        log=end.log_tail,
+        log=end.log_tail if raised else after_trace(end.log_tail) or end.log_tail,
         exit_code=None if raised else end.exit_code,
         signal=None if raised else end.signal,
         killed_for_memory=end.kernel_oom_kills > 0,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gangline.domain.errors import GanglineError
-from gangline.domain.traces import find_error
+from gangline.domain.traces import after_trace, find_error
 from gangline.rundir.files import read_json
 from gangline.rundir.layout import AttemptDir
 
@@ -28,6 +28,7 @@ _MOST_RECORD_BYTES = 1 << 20
 _MESSAGE_CHARS = 4_000
 _TRACEBACK_CHARS = 16_000
 _MOST_CAUSES = 8
+_HEADER = "Traceback "
 _CARRIES_LOG = re.compile(r"(^|\.)(CalledProcessError|ChildFailedError)$")
 """Exceptions that say only that another process failed; its own traceback stands above in the log."""
 
@@ -158,6 +159,8 @@ def _from_log(log: str, number: int | None) -> dict[str, Any] | None:
         found = find_error(log, only_thread=True)
     elif number is None or number == signal.SIGABRT:
         found = find_error(log)
+        if found is not None and found["traceback"].startswith(_HEADER) and after_trace(log):
+            return None  # it was printed, and got over
     else:
         return None
     if found is None or found["type"] in {"KeyboardInterrupt", "SystemExit"}:

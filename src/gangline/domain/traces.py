@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["find_error", "fold_trace"]
+__all__ = ["after_trace", "find_error", "fold_trace"]
 
 _HEADER = "Traceback (most recent call last):"
 _PREFIX = re.compile(r"^\[rank\d+\]:? ?|^[^\S\n]+[|+] ?-*\+?-* ?", re.MULTILINE)
@@ -22,6 +22,11 @@ _TERMINATE = re.compile(
 _MOST_MESSAGE_LINES = 5
 _MOST_AFTER = 30
 """Lines that may follow the traceback at the end of a log: of a shell, of other threads. More, and it was got over."""
+_LEFTOVER = re.compile(
+    r"\s|Exception ignored |make(\[\d+\])?: \*\*\*|\[?\w*\]?:?\[[WEIF]\d{3}|\S+:\d+: \w*Warning: "
+    r"|(?:srun|slurmstepd|mpirun)\b"
+)
+"""How lines begin that may follow a traceback although nobody got over it: of an interpreter that ends, of wrappers."""
 _FRAME = re.compile(r'^\s+File "([^"]*)", line \d+')
 _FOREIGN = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](\w+)|[/\\]lib[/\\]python\d[\d.]*[/\\](?!site-|dist-)(\w+)|^<frozen ([\w.]+)"
@@ -54,6 +59,26 @@ def find_error(text: str, *, only_thread: bool = False) -> dict[str, Any] | None
         first = earlier[0]
         causes.append({"type": earlier[2][0], "message": earlier[2][1]})
     return {"type": error[0], "message": error[1], "traceback": plain[first:end].rstrip() + "\n", "causes": causes}
+
+
+def after_trace(text: str) -> str | None:
+    """What a program went on to print after the last traceback in its log.
+
+    A second line of a message cannot be told from output, unless it is indented.
+
+    Returns:
+        "" where the traceback is the end of the log; None where there is no traceback.
+    """
+    plain = _PREFIX.sub("", text.replace("\r\n", "\n"))
+    last = None
+    for last in _blocks(plain):  # noqa: B007 - the last one
+        pass
+    if last is None:
+        return None
+    start = plain.find("\n" + last[2][0], last[0])
+    lines = plain[start + 1 :].split("\n")[1:]
+    went_on = [line for line in lines if line and not _LEFTOVER.match(line)]
+    return "\n".join(lines) if went_on else ""
 
 
 def fold_trace(text: str) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gangline.agent.classify import RankEnd, decide_verdict
 from gangline.agent.lastwords import LastStep, decide_error, parse_record, read_error, read_last_step, read_tail
 from gangline.rundir.layout import RunDir
 
@@ -108,3 +109,14 @@ def test_the_end_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"abc\xffdef")
     assert read_tail(tmp_path / "log", 4) == "�def"
     assert read_tail(tmp_path / "none", 4) == ""
+
+
+def test_an_error_that_was_got_over_is_none() -> None:
+    disk_full = TRACE.replace("ValueError: bad", "OSError: [Errno 28] No space left on device")
+    log = f"{disk_full}recovered, going on\n"
+    assert decide_error(None, log=log, signal=None) is None
+    assert decide_error(None, log=log, signal=6) is None
+    end = RankEnd(rank=0, node=0, host="h", exit_code=3, signal=None, log_tail=log)
+    verdict = decide_verdict(end)
+    assert verdict.signature != "disk_full"
+    assert 'failed with exit code 3; its last line is "recovered, going on".' in verdict.message

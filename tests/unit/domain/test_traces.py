@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gangline.domain.traces import find_error, fold_trace
+from gangline.domain.traces import after_trace, find_error, fold_trace
 
 PLAIN = """step 1
 Traceback (most recent call last):
@@ -107,3 +107,18 @@ def test_frames_of_libraries_are_folded(files: list[str], expected: list[Any]) -
 def test_a_trace_of_nothing_but_libraries_stays_whole() -> None:
     text = frames("/v/lib/python3.11/site-packages/torch/a.py")
     assert fold_trace(text) == text.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("step 1\n", None),
+        (PLAIN, ""),
+        (PLAIN + "\nmake: *** [train] Error 1\n", ""),
+        (PLAIN + "  indented: of the message\n", ""),
+        (PLAIN + "recovered, going on\n", "recovered, going on\n"),
+        (PLAIN + PLAIN + "recovered\nstep 2\n", "recovered\nstep 2\n"),
+    ],
+)
+def test_what_a_program_printed_after_its_last_traceback(text: str, expected: str | None) -> None:
+    assert after_trace(text) == expected
