@@ -63,9 +63,13 @@ _ESCAPED = re.compile(rf"(?:\\{_ESCAPE}|%[0-9a-fA-F]{{2}})\Z")
 """Before a word: what looks like a part of it, and is the end of an escape."""
 _FIRST_ESCAPE = re.compile(_ESCAPE)
 _AFTER = re.compile(
-    r"""\\{0,4}["']?(?:(?P<given>[\s\0\ufffd]{0,8}(?:[=:]{1,2}>?|%3[AaDd])\s{0,8})"""
-    r"""|(?P<listed>\s{0,8},\s{0,80}(?=[bBuUrR]{0,2}\\{0,4}["']))|(?P<apart>[\s\0\ufffd]{1,8}))"""
+    r"""(?:_?\d{1,3})?\\{0,4}(?:["'][\])]?)?"""
+    r"""(?:(?P<given>[\s\0\ufffd]{0,8}(?:[=:]{1,2}>?|->|(?:%22)?%3[AaDd](?:%22)?)\s{0,8})"""
+    r"""|(?P<listed>\s{0,8},\s{0,80}(?=[bBuUrR]{0,2}\\{0,4}["']))|(?P<apart>(?:[\s\0\ufffd]|\\[nrt0]|\\x00){1,8}))"""
 )
+_HEADER = re.compile(r"""(?:(?i:bearer|basic|token|digest|negotiate) {1,4})?(?P<secret>[^"'\r\n\\]{4,4096})""")
+_HEADERS = frozenset({"authorization", "cookie"})
+"""Their values may hold spaces."""
 _QUOTE = re.compile(r"""[bBuUrR]{0,2}(\\{0,4})(["'])""")
 _BARE = re.compile(r"""[^\s\0\ufffd,;"'}\])]{4,}""")
 _CODES = re.compile(
@@ -138,6 +142,10 @@ def _named(text: str, at: int, word: str) -> tuple[int, int] | None:
     after = _AFTER.match(text, at + len(word))
     if after is None:
         return None
+    if word in _HEADERS and after["given"] is not None:
+        header = _HEADER.match(text, after.end())
+        if header is not None:
+            return None if text.startswith(REMOVED, header.start("secret")) else header.span("secret")
     value = _find_value(text, after.end())
     if value is None:
         return None
