@@ -34,6 +34,9 @@ _NEARLY_FULL = 0.9
 _PORT_TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 _PLACE = re.compile(r"^\[[^\]\s]+\.(?:cc|cpp|h|cu):\d+\] ")
 """Where in its own code a library was: `[../third_party/gloo/gloo/transport/tcp/pair.cc:547] `."""
+_CARRIER = re.compile(r"(^|\.)(ChildFailedError|CalledProcessError)$")
+_IN_WORKER = re.compile(r"Caught \S+ in DataLoader worker process")
+"""Exceptions that only hand on another one, which is then the headline."""
 _KILLED = "killed"
 _WITH_PEAK = frozenset({Reason.OUT_OF_MEMORY, Reason.KILLED})
 
@@ -141,14 +144,19 @@ def _evidence(end: RankEnd) -> Evidence:
 
 def _told(end: RankEnd, found: Match | None) -> str:
     """What follows the sentence: the exception, else the exit code where the sentence has not said it."""
-    kind, message, _ = _error_of(end)
+    kind, message, causes = _error_of(end)
     if kind or message:
         said = _say(kind, message)
-        if found is not None and found.error is not None:
-            said = f"{_say(*found.error)} (then {kind})"
+        inner = found.error if found is not None else None
+        if inner is None and causes and (_CARRIER.search(kind) or _IN_WORKER.match(message)):
+            inner = causes[0]
+        if inner is not None:
+            said = f"{_say(*inner)} ({'in a worker process' if _IN_WORKER.match(message) else f'then {kind}'})"
         return f": {said}" if said else ""
     if end.signal is not None:
         return f" by {signal_name(end.signal)}" if found is None else ""
+    if found is not None and found.words.get("said"):
+        return f": {found.words['said']}"
     by_code = found is not None and any(pattern.exit_codes for pattern in found.signature.patterns)
     return "" if by_code else f" with exit code {end.exit_code}{_last_line(end)}"
 
@@ -184,10 +192,13 @@ def _error_of(end: RankEnd) -> tuple[str, str, list[tuple[str, str]]]:
 
 
 def _first_line(text: str, limit: int = 300) -> str:
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    line = _PLACE.sub("", line)
-    line = line.rstrip(".")
-    return line if len(line) <= limit else f"{line[:limit]}…"
+    """The first line that says something; one that ends with a colon goes on with the next."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = _PLACE.sub("", lines[0]) if lines else ""
+    if said.endswith(":") and len(lines) > 1:
+        said = f"{said} {lines[1]}"
+    said = said.rstrip(".:")
+    return said if len(said) <= limit else f"{said[:limit].rstrip()}…"
 
 
 def _peak(end: RankEnd) -> str:

@@ -289,7 +289,10 @@ SCRIPT = (
         sentence="did not understand its arguments",
         hint="Compare what stands after the script's name with what it takes: `gangline show {run}` prints the command.",
         patterns=(
-            Pattern(text=r"^\S+: error: |unrecognized arguments|^Error: No such option", exit_codes=frozenset({2})),
+            Pattern(
+                text=r"^(?:\S+: error: |Error: (?=No such option))(?P<said>.{1,200})|unrecognized arguments",
+                exit_codes=frozenset({2}),
+            ),
         ),
         examples=(
             Evidence(

@@ -66,7 +66,11 @@ EXPECTED: list[tuple[str | None, str, str]] = [
     ("ValueError", "user_error", "failed: ValueError: told to record."),
     (None, "user_error", 'exit code 1; its last line is "no such config: a.yaml".'),
     ("ValueError", "user_error", "in a thread."),
-    ("subprocess.CalledProcessError", "user_error", "failed: subprocess.CalledProcessError"),
+    (
+        "subprocess.CalledProcessError",
+        "user_error",
+        "failed: ValueError: in the child (then subprocess.CalledProcessError).",
+    ),
     ("RuntimeError", "storage", "No space left on device (then RuntimeError)."),
     ("ExceptionGroup", "out_of_memory", "ran out of memory: MemoryError (then ExceptionGroup)"),
 ]

@@ -37,9 +37,9 @@ def error(kind: str, message: str = "") -> dict[str, Any]:
         ),
         (end(exit_code=None, signal=15, error=error("KeyError", "x")), Reason.USER_ERROR, "failed: KeyError: x."),
         (
-            end(exit_code=2, log_tail="train.py: error: no"),
+            end(exit_code=2, log_tail="usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --stepz 10"),
             Reason.USER_ERROR,
-            "did not understand its arguments.",
+            "did not understand its arguments: unrecognized arguments: --stepz 10.",
         ),
         (end(exit_code=None, signal=77), Reason.USER_ERROR, "failed by signal 77."),
         (
@@ -50,6 +50,27 @@ def error(kind: str, message: str = "") -> dict[str, Any]:
             "the disk is full: OSError: No space left on device (then RuntimeError).",
         ),
         (end(), Reason.USER_ERROR, "Rank 2 on node 1 (gpu7) failed with exit code 1."),
+        (
+            end(error=error("RuntimeError", "config is broken:\n  missing key\n")),
+            Reason.USER_ERROR,
+            "failed: RuntimeError: config is broken: missing key.",
+        ),
+        (end(error=error("ValueError", "x" * 400)), Reason.USER_ERROR, "xxx…."),
+        (
+            end(error={**error("a.ChildFailedError", "\n==\ntrain.py FAILED"), "causes": [error("KeyError", "'lr'")]}),
+            Reason.USER_ERROR,
+            "failed: KeyError: 'lr' (then a.ChildFailedError).",
+        ),
+        (
+            end(
+                error={
+                    **error("ValueError", "Caught ValueError in DataLoader worker process 0.\nOriginal Traceback"),
+                    "causes": [error("ValueError", "bad image 7")],
+                }
+            ),
+            Reason.USER_ERROR,
+            "failed: ValueError: bad image 7 (in a worker process).",
+        ),
         (end(error=error("ValueError", "bad data\nmore")), Reason.USER_ERROR, "ValueError: bad data."),
         (end(exit_code=127), Reason.USER_ERROR, "not found"),
         (end(error=error("MemoryError")), Reason.OUT_OF_MEMORY, "ran out of memory: MemoryError."),
