@@ -19,6 +19,8 @@ _ERROR = re.compile(r"^([A-Za-z_][\w.]*(?:\.<locals>\.\w+)?)(?:: ?(.*))?$")
 _TERMINATE = re.compile(
     r"terminate called after throwing an instance of '([^'\n]+)'[^\S\n]*(?:\n\s*what\(\):\s*(.*(?:\n.+){0,4}))?"
 )
+_NOT_SAID = re.compile(r"terminate called after|\[?[WEIF]\d{3,4} ")
+"""How lines begin that are no part of the message above them: of the C++ runtime, of the logs of torch."""
 _MOST_MESSAGE_LINES = 5
 _MOST_AFTER = 30
 """Lines that may follow the traceback at the end of a log: of a shell, of other threads. More, and it was got over."""
@@ -111,7 +113,7 @@ def _blocks(text: str) -> Iterator[tuple[int, int, tuple[str, str]]]:
         end = position + len(line or "")
         message = [found[2] or ""]
         while (more := _line_at(text, end + 1)) and not more.isspace() and _HEADER not in more:
-            if len(message) >= _MOST_MESSAGE_LINES or _CHAINED.search(more) or _TERMINATE.match(more):
+            if len(message) >= _MOST_MESSAGE_LINES or _CHAINED.search(more) or _NOT_SAID.match(more):
                 break
             message.append(more)
             end += len(more) + 1

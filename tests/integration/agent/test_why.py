@@ -222,3 +222,18 @@ def test_a_rank_that_leaves_the_others_with_0_is_named(gang: Gang) -> None:
     assert (result["reason"], result["signature"], result["budget"]) == ("user_error", "left_early", "user")
     assert "ended with exit code 0 while rank 0 still communicated with it." in result["message"]
     assert "gloo/transport" not in result["message"]
+
+
+def test_an_error_that_the_script_got_over_does_not_decide_and_blank_lines_hold_nobody_up(gang: Gang) -> None:
+    gang.script("""
+        import os, sys, traceback
+        try:
+            raise OSError(28, os.strerror(28))
+        except OSError:
+            traceback.print_exc()
+        print("recovered, going on" + chr(10) * 20_000)
+        sys.exit(3)
+    """)
+    result = gang.run_to_end(procs_per_node=1)
+    assert (result["reason"], result["first_failure"]["error_type"]) == ("user_error", None)
+    assert "failed with exit code 3" in result["message"]

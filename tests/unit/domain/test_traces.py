@@ -122,3 +122,9 @@ def test_a_trace_of_nothing_but_libraries_stays_whole() -> None:
 )
 def test_what_a_program_printed_after_its_last_traceback(text: str, expected: str | None) -> None:
     assert after_trace(text) == expected
+
+
+def test_lines_of_a_launcher_are_no_part_of_the_message() -> None:
+    found = find_error(PLAIN + "E1130 22:02:09.136000 3284 torch/api.py:1002] failed (exitcode: 1)\n")
+    assert found is not None
+    assert found["message"] == "bad data"
