@@ -156,3 +156,13 @@ def test_an_error_that_an_extension_prints_ends_nothing(bench, mode):
     )
     bench.write({"train.py": script})
     assert bench.run(mode, bench.rank("train.py")).error is None
+
+
+@BOTH
+def test_what_an_exception_holds_goes_when_it_would(bench, mode):
+    script = "import sys\nclass Held:\n    def __del__(self): print('gone', sys is not None, flush=True)\ndef f():\n    held = Held()\n    raise ValueError\nf()"
+    bench.write({"train.py": script})
+    rank = bench.rank("train.py")
+    plain = bench.run("plain", rank).text
+    assert "gone" in plain
+    assert bench.run(mode, bench.rank("train.py")).text == plain

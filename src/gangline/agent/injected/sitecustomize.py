@@ -96,7 +96,7 @@ def _report_failure(error_path: str) -> None:
     """Describe what ends this process, as soon as it is known. What is printed, and by whom, does not change."""
     rank = os.getpid()
     leaving: "list[tuple[object, FrameType]]" = []  # noqa: UP037 - not evaluated
-    told: "list[BaseException]" = []  # noqa: UP037 - not evaluated
+    told: "list[int]" = []  # noqa: UP037 - not evaluated; no reference, as hooks outlive what scripts leave behind
     exit_by = sys.exit
 
     def exit_and_tell(status: object = None, /) -> None:
@@ -109,12 +109,17 @@ def _report_failure(error_path: str) -> None:
     def tell() -> None:
         # The interpreter keeps the exception that it printed last. A SystemExit is not printed: only its call is known.
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        if os.getpid() == rank and (error is not None or leaving) and not any(error is one for one in told):
-            told.append(error or SystemExit(leaving[0][0]))
-            _load("failure.py")["write_failure"](error_path, told[-1])  # type: ignore[operator]
+        if os.getpid() == rank and (error is not None or leaving) and id(error) not in told:
+            told.append(id(error))
+            write = _load("failure.py")["write_failure"]
+            write(error_path, error or SystemExit(leaving[0][0]))  # type: ignore[operator]
+
+    def at_exit() -> None:
+        tell()
+        leaving.clear()
 
     sys.exit = exit_and_tell  # type: ignore[assignment]
-    _borrow("atexit").register(tell)
+    _borrow("atexit").register(at_exit)
     _at_uncaught(tell)
 
 
