@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,12 @@ SERVICES: dict[str, tuple[Callable[[], bool], str]] = {
     "git": (lambda: shutil.which("git") is not None, "needs git"),
 }
 """Marker -> whether this machine has it, and what to say if not."""
+
+
+def pytest_configure() -> None:
+    """Whoever starts the tests in the background, or by `nohup`, has them ignore signals that they are about."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
