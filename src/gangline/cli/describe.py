@@ -23,7 +23,6 @@ __all__ = [
     "explain",
     "is_over",
     "num_ranks",
-    "run_duration_s",
     "smaller_gang",
 ]
 
@@ -47,13 +46,6 @@ def exit_code_of(run: RunSummary) -> int:
 def num_ranks(run: RunSummary) -> int:
     """Ranks of the whole gang."""
     return run["nodes"] * run["procs_per_node"]
-
-
-def run_duration_s(run: RunSummary, now: float) -> float | None:
-    """Time since the run first started, up to its end; None while it has not started."""
-    if run["started"] is None:
-        return None
-    return (run["ended"] or now) - run["started"]
 
 
 def describe_phase(run: RunSummary) -> str:
@@ -82,7 +74,7 @@ def explain(run: RunSummary, now: float) -> str:
     if run["message"]:
         text = visible(run["message"]).strip()
         return text if text.endswith((".", "!", "?")) else f"{text}."
-    took = render_duration(run_duration_s(run, now))
+    took = render_duration(run["duration_s"])
     phase = run["phase"]
     sentences = {
         "queued": f"Waits in pool {visible(run['pool'])} for {render_duration(now - run['created'])}.",

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gangline.cli import connection
-from gangline.cli.describe import describe_gang, describe_phase, explain, run_duration_s
+from gangline.cli.describe import describe_gang, describe_phase, explain
 from gangline.cli.options import OneOf, Whole, echo_json, echo_lines, json_option
 from gangline.cli.table import Column, render_table
 from gangline.cli.terminal import Terminal, say
@@ -85,7 +85,7 @@ def _row(run: RunSummary, now: float) -> tuple[str, ...]:
         describe_gang(run),
         "-" if run["attempt"] is None else str(run["attempt"]),
         render_age(run["created"], now),
-        render_duration(run_duration_s(run, now)),
+        render_duration(run["duration_s"]),
         explain(run, now),
     )
 

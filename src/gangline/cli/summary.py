@@ -15,7 +15,6 @@ from gangline.cli.describe import (
     explain,
     is_over,
     num_ranks,
-    run_duration_s,
     smaller_gang,
 )
 from gangline.cli.nextsteps import next_commands
@@ -250,7 +249,7 @@ def _time(run: RunDetail, terminal: Terminal) -> str:
     parts = [f"submitted {render_age(run['created'], terminal.now)} ago by {visible(run['user'])}"]
     if run["started"] is not None:
         parts.append(f"waited {render_duration(run['started'] - run['created'])}")
-        parts.append(f"{'took' if is_over(run) else 'runs for'} {render_duration(run_duration_s(run, terminal.now))}")
+        parts.append(f"{'took' if is_over(run) else 'runs for'} {render_duration(run['duration_s'])}")
     if run["restarts"]:
         parts.append(render_count(run["restarts"], "restart"))
     return terminal.dot.join(parts)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gangline.cli import connection
-from gangline.cli.describe import describe_phase, exit_code_of, explain, is_over, num_ranks, run_duration_s
+from gangline.cli.describe import describe_phase, exit_code_of, explain, is_over, num_ranks
 from gangline.cli.failure import EXIT_INTERRUPTED
 from gangline.cli.follow import Story, say_detached
 from gangline.cli.logtext import LineAssembler
@@ -104,7 +104,7 @@ def render_screen(view: View, terminal: Terminal) -> list[str]:
     run = view.run
     phase = terminal.phase(run["phase"], describe_phase(run))
     head = [
-        f"{terminal.heading(run['id'])}  {phase}  {render_duration(run_duration_s(run, terminal.now))}",
+        f"{terminal.heading(run['id'])}  {phase}  {render_duration(run['duration_s'])}",
         terminal.clip(explain(run, terminal.now)),
         terminal.clip(_progress_line(view, terminal)),
         terminal.clip(_loss_line(view, terminal)),

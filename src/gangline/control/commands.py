@@ -173,11 +173,11 @@ class Commands:
     ) -> list[RunSummary]:
         """Runs, newest first; see `Store.list_runs`."""
         rows = self._store.list_runs(phase=phase, name=name, project=project, labels=labels, limit=limit)
-        return [summary_view(row) for row in rows]
+        return self._summaries(rows)
 
     def summary(self, run_id: str) -> RunSummary:
         """One row of `gangline ps`."""
-        return summary_view(self._store.run(run_id))
+        return self._summary(self._store.run(run_id))
 
     def detail(self, run_id: str) -> RunDetail:
         """All that is known of a run."""
@@ -185,7 +185,7 @@ class Commands:
         spec, client = self._store.spec_and_client(run_id)
         newest = self._store.newest_metrics(run_id)
         return RunDetail(
-            **summary_view(run),
+            **self._summary(run),
             spec=spec,
             run_dir=str(run_dir.path),
             attempts=[attempt_view(row, run_dir.attempt(row.number)) for row in self._store.attempts(run_id)],
@@ -194,7 +194,6 @@ class Commands:
             events=self.events(run_id),
             metrics=newest,
             tokens_per_s=tokens_per_s(newest),
-            duration_s=duration_s(run, self._clock.now()),
             client=client,
         )
 
@@ -311,7 +310,7 @@ class Commands:
                 raise self._stop_unstored(run, grace_s, by, error) from error
             if stopped is not None:
                 self._poke()
-                return summary_view(stopped)
+                return self._summary(stopped)
         raise Conflict(f"Run `{run_id}` kept changing while it was to be stopped", fix="Try again.")
 
     def resume(self, run_id: str, request: ResumeRequest = _AS_IT_WAS, *, by: str) -> RunSummary:
@@ -336,7 +335,14 @@ class Commands:
         if moved is None:
             raise Conflict(f"Run `{run_id}` was changed by somebody else just now", fix="Look at it, and try again.")
         self._poke()
-        return summary_view(moved)
+        return self._summary(moved)
+
+    def _summary(self, run: RunRow) -> RunSummary:
+        return self._summaries([run])[0]
+
+    def _summaries(self, rows: Sequence[RunRow]) -> list[RunSummary]:
+        spans, now = self._store.attempt_spans([run.id for run in rows]), self._clock.now()
+        return [summary_view(run, duration_s=duration_s(run, spans[run.id], now)) for run in rows]
 
     def _stop_once(self, run: RunRow, grace_s: float | None, by: str) -> RunRow | None:
         """One try; None: the run was moved meanwhile."""

@@ -94,7 +94,7 @@ def apply_result(attempt: AttemptRow, result: Mapping[str, Any]) -> AttemptRow:
         reason=_text(result.get("reason")),
         message=_text(result.get("message")) or "",
         exit_code=_integer(result.get("exit_code")),
-        started=_first(_number(result.get("started")), attempt.started),
+        started=_first(attempt.started, _number(result.get("started"))),
         running=_first(_number(result.get("running")), attempt.running),
         ended=_number(result.get("ended")),
         resume=_first(_text(result.get("resume")), attempt.resume),

@@ -224,7 +224,7 @@ def _batch(
     events: Sequence[NewEvent],
     newest: AttemptRow | None,
 ) -> IngestBatch:
-    running = [row.running for row in attempts if row.running is not None]
+    starts = [row.started for row in attempts if row.started is not None]
     return IngestBatch(
         cursors=reading.cursors,
         events=sorted([*events, *fold.events], key=lambda event: event.time),
@@ -236,7 +236,7 @@ def _batch(
         attempt_nodes=None if newest is None else len(newest.nodes),
         step=fold.step,
         total_steps=fold.total_steps,
-        started=min(running, default=None),
+        started=min(starts, default=None),
     )
 
 

@@ -6,7 +6,7 @@ Pure, but for `code_view` and `environment_of`, which read a run's files.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gangline.domain.errors import GanglineError
@@ -39,8 +39,12 @@ __all__ = [
 _TOKENS_PER_S = ("tokens_per_s", "tokens/s", "tokens_per_sec", "tokens_per_second")
 
 
-def summary_view(run: RunRow) -> RunSummary:
-    """One row of `gangline ps`."""
+def summary_view(run: RunRow, *, duration_s: float | None) -> RunSummary:
+    """One row of `gangline ps`.
+
+    Args:
+        duration_s: see the function of that name.
+    """
     return RunSummary(
         id=run.id,
         name=run.name,
@@ -60,6 +64,7 @@ def summary_view(run: RunRow) -> RunSummary:
         created=run.created,
         started=run.started,
         ended=run.ended,
+        duration_s=duration_s,
         step=run.step,
         total_steps=run.total_steps,
         labels=dict(run.labels),
@@ -107,11 +112,21 @@ def bucket_view(cell: Cell) -> MetricBucket:
     )
 
 
-def duration_s(run: RunRow, now: float) -> float | None:
-    """How long a run has been running, or ran; None before its first attempt."""
-    if run.started is None:
-        return None
-    return max(0.0, (now if run.ended is None else run.ended) - run.started)
+def duration_s(run: RunRow, spans: Sequence[tuple[float | None, float | None]], now: float) -> float | None:
+    """How long the attempts of a run took, or take, together; None before the first.
+
+    What lies between two attempts, while the run waits or is over, does not count.
+
+    Args:
+        spans: start and end of each attempt, by number.
+    """
+    latest = now if run.ended is None else run.ended
+    took = []
+    for number, (started, ended) in enumerate(spans):
+        following = next((start for start, _ in spans[number + 1 :] if start is not None), latest)
+        if started is not None:
+            took.append(max(0.0, (following if ended is None else ended) - started))
+    return sum(took) if took else None
 
 
 def tokens_per_s(newest: Mapping[str, float | None]) -> float | None:

@@ -19,6 +19,7 @@ __all__ = [
     "MOST_WARNINGS",
     "add_events",
     "attempt_rows",
+    "attempt_spans",
     "checkpoint_rows",
     "event_rows",
     "forget_checkpoints",
@@ -27,6 +28,9 @@ __all__ = [
     "put_checkpoints",
     "read_cursors",
 ]
+
+_IDS_A_QUERY = 500
+"""Databases take only so many values in a query."""
 
 MOST_WARNINGS = 200
 """Warnings that a run's history takes; a script that warns in every step must not drown what else happened."""
@@ -63,6 +67,17 @@ def attempt_rows(conn: Connection, run_id: str) -> list[AttemptRow]:
     query = select(*attempts.c[1:]).where(attempts.c.run_id == run_id).order_by(attempts.c.number)
     found = [dict(row) for row in conn.execute(query).mappings()]
     return [AttemptRow(**{**row, "ranks": row["ranks"] or (), "nodes": row["nodes"] or ()}) for row in found]
+
+
+def attempt_spans(conn: Connection, run_ids: Sequence[str]) -> dict[str, list[tuple[float | None, float | None]]]:
+    """Start and end of every attempt of these runs, in the order of their numbers."""
+    found: dict[str, list[tuple[float | None, float | None]]] = {run_id: [] for run_id in run_ids}
+    for first in range(0, len(run_ids), _IDS_A_QUERY):
+        wanted = attempts.c.run_id.in_(run_ids[first : first + _IDS_A_QUERY])
+        query = select(attempts.c.run_id, attempts.c.started, attempts.c.ended).where(wanted)
+        for run_id, started, ended in conn.execute(query.order_by(attempts.c.run_id, attempts.c.number)):
+            found[run_id].append((started, ended))
+    return found
 
 
 def put_attempts(conn: Connection, run_id: str, new: Sequence[AttemptRow]) -> None:

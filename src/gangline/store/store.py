@@ -345,6 +345,11 @@ class Store:
         with self._database.reading() as conn:
             return history.attempt_rows(conn, run_id)
 
+    def attempt_spans(self, run_ids: Sequence[str]) -> dict[str, list[tuple[float | None, float | None]]]:
+        """Start and end of every attempt of these runs, by run."""
+        with self._database.reading() as conn:
+            return history.attempt_spans(conn, run_ids)
+
     def checkpoints(self, run_id: str) -> list[CheckpointRow]:
         """Its checkpoints, by step."""
         with self._database.reading() as conn:

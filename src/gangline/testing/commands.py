@@ -49,6 +49,7 @@ def make_summary(**overrides: Any) -> RunSummary:  # noqa: ANN401 - as many type
         "created": 1_700_000_000.0,
         "started": 1_700_000_001.0,
         "ended": None,
+        "duration_s": None,
         "step": None,
         "total_steps": None,
         "labels": {},

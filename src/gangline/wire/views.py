@@ -64,6 +64,8 @@ class RunSummary(TypedDict):
     created: float
     started: float | None
     ended: float | None
+    duration_s: float | None
+    """How long its attempts took together, so far."""
     step: int | None
     """Newest step that rank 0 reported."""
     total_steps: int | None
@@ -234,7 +236,6 @@ class RunDetail(RunSummary):
     metrics: dict[str, float | None]
     """Newest value of each metric of rank 0."""
     tokens_per_s: float | None
-    duration_s: float | None
     client: dict[str, Any]
     """Who submitted, from which host, folder and command line."""
 

@@ -154,10 +154,11 @@ def make_run(**changes: Any) -> dict[str, Any]:
         "events": [],
         "metrics": {},
         "tokens_per_s": None,
-        "duration_s": None,
         "client": {},
     }
-    return {**made, **changes}
+    whole = {**made, **changes}
+    started, ended = whole["started"], whole["ended"]
+    return {"duration_s": None if started is None else (ended or NOW) - started, **whole}
 
 
 def make_metric(values: Sequence[float | None], name: str = "loss") -> dict[str, Any]:
