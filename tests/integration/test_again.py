@@ -141,6 +141,7 @@ def test_a_breakpoint_an_interrupt_and_a_lost_terminal(command, project, shared_
         terminal.hang_up()
     debug = json.loads(command("ps", "--label", f"debug={run}", "--json"))[0]["id"]
     with Terminal(["debug", debug, "--attach"], shared_server) as terminal:
+        terminal.expect("-> ")
         terminal.expect("(Pdb) ")
         terminal.type("c\n")
         terminal.expect("counting")

@@ -60,6 +60,8 @@ class _Session:
     def __init__(self, path: str) -> None:
         self.pid = os.getpid()
         self.asking = False
+        self.place = ""
+        """Where the rank stands while it waits, for who comes in later."""
         self._path = path
         self._lines: SimpleQueue[str] = SimpleQueue()
         self._lock = threading.Lock()
@@ -98,7 +100,9 @@ class _Session:
                 backlog, self._backlog = self._backlog, ""
             if old is not None:
                 old.close()
-            if backlog:
+            if self.asking and self.place not in backlog:
+                self._send({"text": backlog + self.place})
+            elif backlog:
                 self._send({"text": backlog})
             if self.asking:
                 self._send({"ask": True})
@@ -198,6 +202,20 @@ class _Debugger(pdb.Pdb):
         if self.session.asking or frame is None:
             raise KeyboardInterrupt
         self.stop_at(frame, "stopped here")
+
+    def preloop(self) -> None:
+        """Before the first prompt at a place."""
+        super().preloop()
+        self._note_place()
+
+    def postcmd(self, stop: bool, line: str) -> bool:  # noqa: FBT001 - the signature of cmd
+        """After each command: `up` and `down` move."""
+        self._note_place()
+        return super().postcmd(stop, line)
+
+    def _note_place(self) -> None:
+        if self.curindex < len(self.stack):
+            self.session.place = f"> {self.format_stack_entry(self.stack[self.curindex], pdb.line_prefix)}\n"
 
     def _announce(self, why: str) -> None:
         self.session.tell_stop(why)

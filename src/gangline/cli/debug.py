@@ -35,7 +35,7 @@ _EPILOG = """Examples:
 @click.command("debug", epilog=_EPILOG)
 @run_argument
 @click.option("--nodes", type=Whole(1), default=1, show_default=True, help="Nodes, all of them on this machine.")
-@click.option("--procs-per-node", type=Whole(1), help="Ranks on each; default: two, or one if RUN has one rank.")
+@click.option("--procs-per-node", type=Whole(1), help="Ranks on each; default: two, or what the rank debugged needs.")
 @click.option("--checkpoint", metavar="STEP|DIR|latest|RUN:STEP", help="Start there; default: where RUN would go on.")
 @click.option("--fresh", is_flag=True, help="Start from the beginning.")
 @click.option("--pdb", is_flag=True, help="Stop one rank at breakpoints and at the exception that would end it.")

@@ -85,12 +85,24 @@ def command(run: str, ranks: Sequence[tuple[int, ...]], attempt: int | None, **o
         until=options["until"],
         raw=options["raw"],
     )
+    if not (named or everything or options["follow"]):
+        _tell_who_failed(wanted)
     if options["pattern"] is not None:
         return _search(client, wanted, options)
     if options["folder"] is not None:
         attempts = range((summary["attempt"] or 0) + 1) if attempt is None else [attempt]
         return download_logs(client, summary["id"], options["folder"], wanted.ranks, attempts, **wanted.span)
     return _print(client, wanted, options)
+
+
+def _tell_who_failed(wanted: _Wanted) -> None:
+    """The rank that is shown unless another is named may not be the one to look at."""
+    attempts = wanted.run["attempts"]
+    shown = next((one for one in reversed(attempts) if wanted.attempt in {None, one["number"]}), None)
+    failure = None if shown is None else shown["first_failure"]
+    if failure is not None and failure["rank"] not in wanted.ranks:
+        rank = failure["rank"]
+        say(f"this is rank 0; rank {rank} failed first: gangline logs {wanted.run['id']} --rank {rank}", err=True)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:

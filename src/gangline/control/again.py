@@ -28,6 +28,9 @@ from gangline.wire.spec import spec_to_mapping
 
 __all__ = ["Again", "DebugRequest", "RerunRequest", "ResumeRequest"]
 
+_MOST_RANKS = 8
+"""On one node of a smaller world, unless the person asks for more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResumeRequest:
@@ -54,14 +57,14 @@ class DebugRequest:
 
     nodes: int = 1
     procs_per_node: int | None = None
-    """None: two, or one if the run had one rank."""
+    """None: two, one if the run had one rank, or as many as it takes for the rank that is debugged."""
     checkpoint: str | None = None
     """A word for `choose_checkpoint`; None: the newest, if there is any."""
     fresh: bool = False
     """Start from the beginning."""
     pdb: bool = False
     rank: int | None = None
-    """Rank that is debugged; None: the one that failed first, as far as the smaller world has it."""
+    """Rank that is debugged; None: the one that failed first."""
 
 
 class Again:
@@ -121,12 +124,18 @@ class Again:
         run = self._store.run(run_id)
         original = self._specs.get(run)
         saved = self.saved_by(run)
-        procs = request.procs_per_node or min(2, run.nodes * run.procs_per_node)
+        wanted = request.rank if request.rank is not None else self._failing_rank(run)
+        procs = request.procs_per_node or _choose_size(run, request, wanted)
         ranks = max(1, request.nodes * procs)
         if request.rank is not None and not request.pdb:
             raise InvalidRequest("A rank is named, and no debugger is asked for", fix="Add --pdb, or leave out --rank.")
         if request.rank is not None and not 0 <= request.rank < ranks:
-            raise InvalidRequest(f"The smaller world has no rank {request.rank}", fix=f"It has ranks 0 to {ranks - 1}.")
+            raise InvalidRequest(
+                f"Rank {request.rank} is not in a world of {ranks}",
+                fix=f"Name one of 0 to {ranks - 1}, or a larger world with --nodes and --procs-per-node.",
+            )
+        if request.pdb:
+            _check_rank(wanted, ranks)
         start = None
         if not request.fresh:
             start = self._newest(run, saved) if request.checkpoint is None else self._choose(request.checkpoint, run)
@@ -134,7 +143,7 @@ class Again:
             nodes=request.nodes,
             procs_per_node=procs,
             start_from=None if start is None else str(start.path),
-            pdb_rank=self._pdb_rank(run, request, ranks) if request.pdb else None,
+            pdb_rank=wanted if request.pdb else None,
         )
         spec = derive_debug(original, run.id, world)
         return self._queue(run, spec, client=client, key=key, origin=Origin(debug_of=run.id))
@@ -182,12 +191,10 @@ class Again:
     def _write_revision(self, run: RunRow, spec: RunSpec) -> None:
         write_text(self._home.run(run.id).spec_revision(run.revision + 1), render_spec(spec), mode=0o600)
 
-    def _pdb_rank(self, run: RunRow, request: DebugRequest, ranks: int) -> int:
-        """The rank that was asked for, else the one that failed first, as far as the smaller world has it."""
-        if request.rank is not None:
-            return request.rank
+    def _failing_rank(self, run: RunRow) -> int:
+        """The rank that failed first; 0 where none has."""
         failures = [one.first_failure for one in self._store.attempts(run.id) if one.first_failure]
-        return int(failures[-1].get("rank") or 0) % ranks if failures else 0
+        return int(failures[-1].get("rank") or 0) if failures else 0
 
     def _queue(self, run: RunRow, spec: RunSpec, *, client: Mapping[str, Any], key: str, origin: Origin) -> RunRow:
         known = self._store.run_by_key(key)
@@ -221,6 +228,26 @@ class Again:
                 fix=again,
             )
         return manifest
+
+
+def _choose_size(run: RunRow, request: DebugRequest, wanted: int) -> int:
+    """Ranks on each node, unless the person says how many: two, or as many as it takes for the rank to be debugged."""
+    ranks = run.nodes * run.procs_per_node
+    needed = wanted // max(1, request.nodes) + 1 if request.pdb and wanted < ranks else 1
+    return max(min(2, ranks), needed if needed <= max(_MOST_RANKS, run.procs_per_node) else 1)
+
+
+def _check_rank(wanted: int, ranks: int) -> None:
+    """Refuse to debug the rank that failed first in a world that has no such rank.
+
+    Raises:
+        InvalidRequest: it has none.
+    """
+    if wanted >= ranks:
+        raise InvalidRequest(
+            f"Rank {wanted}, which failed first, is not in a world of {ranks}",
+            fix=f"Ask for a larger world with --nodes and --procs-per-node, or debug one of its ranks: --rank {ranks - 1}.",
+        )
 
 
 def _columns(spec: RunSpec, revision: int) -> dict[str, Any]:

@@ -34,7 +34,7 @@ STORAGE = (
         reason=Reason.STORAGE,
         sentence="could not write, since the disk is full",
         hint="Make room, or point `--checkpoint-path` and caches (TMPDIR, HF_HOME) at a larger disk; `--keep-last` bounds what "
-        "checkpoints take. Then `gangline resume`.",
+        "checkpoints take. Then `gangline resume`; with another folder, `gangline rerun RUN --from-checkpoint latest --checkpoint-path DIR`.",
         patterns=(
             Pattern(error=_OS, text=r"No space left on device"),
             Pattern(
@@ -56,7 +56,7 @@ STORAGE = (
         id="quota",
         reason=Reason.STORAGE,
         sentence="could not write, since a quota is used up",
-        hint="Remove what you do not need, ask for more quota, or point `--checkpoint-path` elsewhere. Then `gangline resume`.",
+        hint="Remove what you do not need, or ask for more quota. Then `gangline resume`; to save elsewhere: `gangline rerun RUN --from-checkpoint latest --checkpoint-path DIR`.",
         patterns=(Pattern(error=_OS, text=r"Disk quota exceeded"),),
         examples=(Evidence(error_type="OSError", message="[Errno 122] Disk quota exceeded"),),
     ),

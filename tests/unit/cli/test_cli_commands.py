@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gangline.cli import ps, server
+from gangline.cli import ps, server, watch
 from gangline.cli.main import ENTRIES, SYNONYMS, cli, main
 from gangline.domain.errors import GanglineError, ServerUnreachable
 from gangline.rundir.checkpoints import PASSED_OVER
@@ -498,3 +498,17 @@ def test_system_without_samples_says_so(gangline: Any, client: Any):
     client.samples = [{"node": 0, "host": "", "attempt": 0, "samples": []}]
     assert "No samples yet" in gangline("metrics", "llama", "--system").out
     assert gangline("metrics", "llama", "loss", "--system").code == 64
+
+
+def test_logs_say_which_rank_failed_first(gangline: Any, client: Any, make: Any):
+    attempt = make.attempt(0, outcome="failed", reason="user_error", first_failure=make.failure())
+    client.runs["llama-7k3q"] = make.run(phase="failed", reason="user_error", attempts=[attempt])
+    assert "rank 2 failed first: gangline logs llama-7k3q --rank 2" in gangline("logs", "llama-7k3q").err
+    assert "failed first" not in gangline("logs", "llama-7k3q", "--rank", "1").err
+    assert "failed first" not in gangline("logs", "llama-7k3q", "-A").err
+
+
+@pytest.mark.usefixtures("client")
+def test_watch_shows_each_line_of_a_log_by_itself(client: Any, make: Any, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(client, "log_chunk", lambda *_, **__: make.chunk("one\ntwo\nthree"))
+    assert watch._fetch_log(client, make.run(), 0) == ["one", "two", "three"]

@@ -41,11 +41,11 @@ def save(plant, run, step, attempt=0, *, run_id=None, world_size=1) -> Path:
     return folder
 
 
-def fail(plant, run):
+def fail(plant, run, rank=1):
     plant.tick()
     leader = plant.leader(run, plant.store.run(run).launch)
     leader.begin()
-    failure = {"rank": 1, "node": 0, "host": "h", "exit_code": 1}
+    failure = {"rank": rank, "node": 0, "host": "h", "exit_code": 1}
     leader.end("failed", first_failure=failure)
     plant.tick()
     plant.backend.kill(run)
@@ -257,11 +257,22 @@ def test_a_debug_run_is_a_smaller_world_that_cannot_harm_the_original(plant, tmp
     assert plant.leader(made["id"]).told["pdb_rank"] == 1
 
 
+def test_the_smaller_world_has_the_rank_that_failed(plant):
+    run = submit(plant, nodes=2, procs_per_node=4)
+    fail(plant, run, rank=3)
+    made = plant.commands.debug(run, DebugRequest(pdb=True), client=ME, key="debug")
+    assert (made["procs_per_node"], made["spec"]["pdb_rank"]) == (4, 3)
+    with pytest.raises(InvalidRequest, match="Rank 3, which failed first, is not in a world of 2") as refused:
+        plant.commands.debug(run, DebugRequest(pdb=True, procs_per_node=2), client=ME, key="small")
+    assert "--rank 1" in str(refused.value)
+    assert plant.commands.debug(run, DebugRequest(), client=ME, key="plain")["procs_per_node"] == 2
+
+
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
         (DebugRequest(rank=1), "no debugger is asked for"),
-        (DebugRequest(rank=2, pdb=True), "no rank 2"),
+        (DebugRequest(rank=2, pdb=True), "Rank 2 is not in a world of 2"),
         (DebugRequest(checkpoint="7"), "step 7"),
         (DebugRequest(procs_per_node=50), "can never start"),
     ],
