@@ -246,7 +246,7 @@ def _check_rank(wanted: int, ranks: int) -> None:
     if wanted >= ranks:
         raise InvalidRequest(
             f"Rank {wanted}, which failed first, is not in a world of {ranks}",
-            fix=f"Ask for a larger world with --nodes and --procs-per-node, or debug one of its ranks: --rank {ranks - 1}.",
+            fix=f"Ask for a larger world with --nodes and --procs-per-node, or name another rank: --rank {ranks - 1}.",
         )
 
 
