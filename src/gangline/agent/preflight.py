@@ -205,9 +205,17 @@ def _side(offset: float) -> str:
 
 
 def _slow(node: int, speed: float, floor: int, where: str) -> Fault:
-    text = f"all-reduce {where} moves {speed / 1e6:.1f} MB/s, {floor / 1e6:.1f} MB/s is the floor"
+    text = f"all-reduce {where} moves {_speed(speed)}, {_speed(floor)} is the floor"
     return Fault(node=node, check="allreduce", text=text)
 
 
 def _offsets(members: Mapping[int, Member]) -> dict[int, tuple[float, float]]:
     return {node: member.clock for node, member in members.items() if member.clock is not None}
+
+
+def _speed(bytes_per_s: float) -> str:
+    """`9.0 MB/s`, `9.0 PB/s`."""
+    value, units = bytes_per_s / 1e6, ["MB", "GB", "TB", "PB"]
+    while value >= 1000 and len(units) > 1:  # noqa: PLR2004 - the step of units
+        value, units = value / 1000, units[1:]
+    return f"{value:.1f} {units[0]}/s"

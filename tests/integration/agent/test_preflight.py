@@ -132,7 +132,7 @@ def test_a_network_below_the_floor_ends_the_launch(gang: Gang) -> None:
     result = gang.run_to_end(nodes=2, procs_per_node=1, preflight=keys)
     assert result["reason"] == "unhealthy_node"
     assert "all-reduce between all ranks moves " in result["message"]
-    assert "1000000000.0 MB/s is the floor" in result["message"]
+    assert "1.0 PB/s is the floor" in result["message"]
     assert gang.log(0) == ""
 
 
