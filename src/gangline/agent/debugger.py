@@ -31,6 +31,7 @@ __all__ = ["install", "pass_by"]
 
 _BACKLOG_CHARS = 16_000
 _QUIT_PATIENCE_S = 30.0
+_PROMPT = "(Pdb) "
 _EOF = "\0"
 """No line holds it."""
 
@@ -100,8 +101,10 @@ class _Session:
                 backlog, self._backlog = self._backlog, ""
             if old is not None:
                 old.close()
-            if self.asking and self.place not in backlog:
-                self._send({"text": backlog + self.place})
+            if self.asking:  # the prompt comes last; one that was said before belongs to who has left
+                before = backlog.removesuffix(_PROMPT)
+                place = "" if self.place in before else self.place
+                self._send({"text": before + place + _PROMPT})
             elif backlog:
                 self._send({"text": backlog})
             if self.asking:
@@ -182,7 +185,7 @@ class _Debugger(pdb.Pdb):
         super().__init__(stdin=_Input(session), stdout=_Output(session), nosigint=True, readrc=False)  # type: ignore[arg-type]
         self.session = session
         self.use_rawinput = False
-        self.prompt = "(Pdb) "
+        self.prompt = _PROMPT
 
     def stop_at(self, frame: "FrameType", why: str) -> None:
         """Stop in a frame, at its next line."""
