@@ -50,6 +50,10 @@ _KEPT = frozenset(
 )
 
 
+_MOST_KILLS = 2
+"""How often a server that is killed while it starts is followed by another."""
+
+
 def start_server(home: Home, find: Callable[[], _T | None]) -> _T:
     """Start the server of a state folder and wait for it.
 
@@ -62,6 +66,7 @@ def start_server(home: Home, find: Callable[[], _T | None]) -> _T:
     begin = _prepare_log(home)
     starting = _spawn(home)
     other, since = None, time.monotonic()
+    kills = 0
     try:
         while time.monotonic() < deadline:
             time.sleep(_POLL_S)
@@ -69,8 +74,10 @@ def start_server(home: Home, find: Callable[[], _T | None]) -> _T:
             found = find()
             if found is not None:
                 return found
-            if exit_code:
+            if exit_code and (exit_code > 0 or kills == _MOST_KILLS):
                 raise _failed(home, f"It ended with exit code {exit_code}.", begin)
+            if exit_code:  # somebody killed it while it began: that says nothing of another one
+                starting, kills = _spawn(home), kills + 1
             if (pid := server_pid(home)) != other:
                 other, since = pid, time.monotonic()
             elif pid not in {None, starting.pid} and time.monotonic() - since > _OTHER_PATIENCE_S:

@@ -213,10 +213,9 @@ def test_a_rank_that_leaves_the_others_with_0_is_named(gang: Gang) -> None:
         dist.init_process_group("gloo")
         for step in range(10):
             if os.environ["RANK"] == "1" and step == 3:
-                break
+                os._exit(0)  # torch's own end may abort when its peers are still there
             dist.all_reduce(torch.ones(1))
-        else:
-            dist.barrier()
+        dist.barrier()
     """)
     result = gang.run_to_end()
     assert (result["reason"], result["signature"], result["budget"]) == ("user_error", "left_early", "user")
