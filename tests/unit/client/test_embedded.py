@@ -31,3 +31,27 @@ def test_errors_of_earlier_starts_are_not_repeated(
         assert "last week" not in str(failed.value)
         assert shown in str(failed.value)
         assert str(failed.value).count("port is taken") == (1 if says else 0)
+
+
+@pytest.mark.parametrize(("kills", "starts"), [(2, 3), (9, 3)])
+def test_a_server_that_is_killed_while_it_starts_is_followed_by_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kills: int, starts: int
+):
+    server, begun = tmp_path / "server", tmp_path / "begun"
+    server.write_text(
+        f'#!/bin/sh\necho >> "{begun}"\n[ "$(wc -l < "{begun}")" -gt {kills} ] || kill -9 $$\nexec sleep 1\n'
+    )
+    server.chmod(0o755)
+    home = Home(tmp_path / "home")
+    home.path.mkdir()
+    monkeypatch.setattr(embedded.sys, "executable", str(server))
+
+    def count() -> int:
+        return len(begun.read_text().splitlines()) if begun.exists() else 0
+
+    if kills < starts:
+        assert embedded.start_server(home, lambda: True if count() == starts else None)
+    else:
+        with pytest.raises(ServerUnreachable, match="exit code -9"):
+            embedded.start_server(home, lambda: None)
+        assert count() == starts
