@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -24,6 +25,15 @@ GONE_WITHIN_S = 10.0
 SERVICES: dict[str, tuple[Callable[[], bool], str]] = {
     "torch": (lambda: importlib.util.find_spec("torch") is not None, "needs PyTorch: make setup"),
     "root": (lambda: os.geteuid() == 0, "needs root"),
+    "memory_group": (
+        lambda: Path("/sys/fs/cgroup/memory").is_dir() and os.access("/sys/fs/cgroup/memory", os.W_OK),
+        "needs a memory control group of version 1 that can be written",
+    ),
+    "compiler": (lambda: shutil.which("g++") is not None, "needs g++, by which torch.compile builds on a CPU"),
+    "ripgrep": (
+        lambda: Path(sys.executable).with_name("rg").is_file() or shutil.which("rg") is not None,
+        "needs ripgrep: make setup",
+    ),
     "git": (lambda: shutil.which("git") is not None, "needs git"),
 }
 """Marker -> whether this machine has it, and what to say if not."""
@@ -49,9 +59,14 @@ def _skip_or_fail(item: pytest.Item) -> None:
     for marker, (is_there, need) in SERVICES.items():
         if item.get_closest_marker(marker) is None or is_there():
             continue
-        if REQUIRE_SERVICES:
-            pytest.fail(f"{need} (GANGLINE_REQUIRE_SERVICES=1 turns skips into failures)", pytrace=False)
-        pytest.skip(need)
+        lack(need)
+
+
+def lack(need: str) -> NoReturn:
+    """Skip a test for want of something; where CI demands it, fail."""
+    if REQUIRE_SERVICES:
+        pytest.fail(f"{need} (GANGLINE_REQUIRE_SERVICES=1 turns skips into failures)", pytrace=False)
+    pytest.skip(need)
 
 
 @pytest.fixture(autouse=True)

@@ -258,17 +258,6 @@ def _remove_group(group: Path) -> None:
         group.rmdir()
 
 
-def has_memory_groups() -> bool:
-    """Whether a memory group can be made here."""
-    group = MEMORY_GROUPS / f"gangline-probe-{os.getpid()}"
-    try:
-        group.mkdir()
-        group.rmdir()
-    except OSError:
-        return False
-    return True
-
-
 @contextmanager
 def small_disk(folder: Path) -> Iterator[Path]:
     """A file system of 40 MB."""

@@ -22,7 +22,6 @@ from tests.faults.scene import (
     STEPS,
     Fault,
     Scene,
-    has_memory_groups,
     small_disk,
 )
 
@@ -45,9 +44,7 @@ def cases() -> Iterator[object]:
         for fault in FAULTS:
             marks = [pytest.mark.root] if fault.needs == "root" else []
             if fault.needs == "memory group":
-                marks = [
-                    pytest.mark.skipif(not has_memory_groups(), reason="needs a memory control group of version 1")
-                ]
+                marks = [pytest.mark.memory_group]
             yield pytest.param(fault, SEED + number, id=f"{fault.name}-{number}", marks=marks)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.conftest import lack
 
 if TYPE_CHECKING:
     from conftest import Gang
@@ -214,7 +215,7 @@ def memory_group(tmp_path: Path) -> Iterator[Path]:
     own = Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines()
     path = next((line.split(":")[2] for line in own if line.split(":")[1] == "memory"), None)
     if path is None or not Path("/sys/fs/cgroup/memory", path.lstrip("/")).is_dir():
-        pytest.skip("needs the memory controller of cgroup v1")
+        lack("needs the memory controller of cgroup v1")
     group = Path("/sys/fs/cgroup/memory", path.lstrip("/"), f"gangline-test-{os.getpid()}-{tmp_path.name}")
     group.mkdir()
     (group / "memory.limit_in_bytes").write_text(str(200 << 20))

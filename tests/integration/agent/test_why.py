@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.conftest import lack
 
 if TYPE_CHECKING:
     from conftest import Gang
@@ -152,7 +153,7 @@ def limited(tmp_path: Path) -> Iterator[Path]:
     """A control group of 300 MiB; skipped where none can be made."""
     parent = memory_groups()
     if parent is None or not parent.is_dir():
-        pytest.skip("no control groups here")
+        lack("needs memory control groups")
     group = parent / f"gangline-test-{os.getpid()}-{tmp_path.name[-20:]}"
     limit = "memory.limit_in_bytes" if "memory" in parent.parts else "memory.max"
     try:
@@ -161,7 +162,7 @@ def limited(tmp_path: Path) -> Iterator[Path]:
     except OSError as error:
         if group.is_dir():
             group.rmdir()
-        pytest.skip(f"no control group can be made: {error}")
+        lack(f"no control group can be made: {error}")
     yield group
     subprocess.run(["rmdir", str(group)], check=False)
 

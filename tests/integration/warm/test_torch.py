@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import socket
 
 import pytest
@@ -110,7 +109,7 @@ def test_what_a_listed_module_seeds_stays_seeded(bench):
     assert warm == bench.run("plain", bench.rank("train.py")).json
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a C++ compiler on a CPU")
+@pytest.mark.compiler
 def test_compiled_code_runs(bench):
     script = (
         "import torch, json\n@torch.compile\ndef f(x): return (x.sin() + x.cos()).sum()\n"

@@ -17,7 +17,7 @@ from gangline.domain.errors import InvalidRequest
 from gangline.rundir.layout import AttemptDir, RunDir
 from gangline.rundir.logindex import IndexWriter
 from gangline.server import search as searching
-from gangline.server.search import LogSearch, SearchQuery, find_program
+from gangline.server.search import LogSearch, SearchQuery
 from gangline.testing.commands import make_summary
 
 OWN = [sys.executable, "-I", str(Path(searching.__file__).with_name("scan.py"))]
@@ -147,7 +147,7 @@ LINES = st.lists(
 PATTERNS = st.sampled_from(["a", "b+", "a.b", "^a", "b$", "(a|01)", "[ab]0", "^$", "é", "a{2,}", "."])
 
 
-@pytest.mark.skipif(find_program() == OWN, reason="ripgrep is not installed")
+@pytest.mark.ripgrep
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=LINES, pattern=PATTERNS)
 def test_it_finds_the_lines_that_grep_finds(data: bytes, pattern: str) -> None:

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 
 from gangline.snapshot.git import parse_status
 
-pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+pytestmark = pytest.mark.git
 
 
 def write(root: Path, *paths: str, text: str = "x") -> None:
