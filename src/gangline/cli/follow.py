@@ -53,13 +53,19 @@ class Story:
     """
 
     _said: str = ""
+    _end: str = ""
+    """Of the newest attempt that has ended. The run's move may come after the first events of the next one."""
 
     def is_news(self, event: EventView) -> bool:
         """Whether an event says anything that the one before it did not; it counts as said from then on."""
         message = event["message"]
         if not message or message in self._said or _is_told_otherwise(event):
             return False
+        if event["kind"] == "phase" and message in self._end:
+            return False
         self._said = message
+        if event["kind"] == "attempt_ended":
+            self._end = message
         return True
 
 

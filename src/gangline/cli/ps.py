@@ -45,9 +45,9 @@ def command(*, show_all: bool, limit: int | None, phases: Sequence[str], as_json
     client = connection.connect()
     most = None if show_all else limit or DEFAULT_LIMIT
     runs = client.list_runs(phases=phases, limit=most, **others)
-    if not (show_all or limit or phases):
+    if most is not None and not phases:
         live = client.list_runs(phases=_LIVE, limit=None, **others)
-        runs = _merge(live, runs, DEFAULT_LIMIT)
+        runs = _merge(live, runs, most)
     if as_json:
         echo_json(runs)
         return

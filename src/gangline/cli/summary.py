@@ -276,7 +276,8 @@ def _sizes_differ(attempts: Sequence[AttemptView]) -> bool:
 def _attempt_row(attempt: AttemptView, now: float, told: str, *, sized: bool) -> tuple[str, ...]:
     started, ended = attempt["started"], attempt["ended"]
     took = None if started is None else (ended or now) - started
-    step = attempt["resume_step"]
+    step, why = attempt["resume_step"], attempt["message"]
+    is_told = bool(why) and attempt["outcome"] != "succeeded" and why in told
     return (
         str(attempt["number"]),
         describe_attempt(attempt),
@@ -285,7 +286,7 @@ def _attempt_row(attempt: AttemptView, now: float, told: str, *, sized: bool) ->
         *([str(len(attempt["nodes"]) or "-")] if sized else []),
         f"step {step}" if step is not None else ("checkpoint" if attempt["resume"] else "-"),
         attempt["start_mode"] or "-",
-        "as said above" if attempt["message"] and attempt["message"] in told else attempt["message"],
+        "as said above" if is_told else why,
     )
 
 

@@ -100,6 +100,12 @@ def split_nodes(raw: Mapping[str, Any], place: str) -> Mapping[str, Any]:
     least, colon, most = str(raw["nodes"]).partition(":")
     if colon and raw.get("min_nodes") is not None:
         raise SpecInvalid(f"{place} is `{raw['nodes']}`, and `min_nodes` is given as well", fix="Keep one of them.")
+    if colon and not (least.strip().isdecimal() and most.strip().isdecimal()):
+        raise SpecInvalid(
+            f"{place} is `{raw['nodes']}`",
+            why="It takes a whole number above 0, or two of them.",
+            fix="For example: 4, or 2:4 for at least 2 and at most 4.",
+        )
     return {**raw, "min_nodes": least, "nodes": most} if colon else {"min_nodes": None, **raw}
 
 

@@ -154,6 +154,14 @@ def test_ps_shows_live_runs_however_old(gangline: Any, client: Any, make: Any):
     assert len(gangline("ps", "--all").out.splitlines()) == ps.DEFAULT_LIMIT + 7
 
 
+def test_ps_with_a_limit_hides_no_live_run(gangline: Any, client: Any, make: Any):
+    runs = [make.run(id=f"done-{i}", phase="succeeded", created=make.now + i) for i in range(3)]
+    client.runs = {run["id"]: run for run in [*runs, make.run(id="old-live", created=1.0)]}
+    shown = gangline("ps", "-n", "2").out
+    assert "old-live" in shown
+    assert len(shown.splitlines()) == 3
+
+
 def test_ps_passes_its_filters_on(gangline: Any, client: Any):
     labels = ("--label", "team=nlp", "--label", "x=1")
     result = gangline("ps", "--phase", "running", "--phase", "queued", "--project", "nlp", "-n", "3", *labels)

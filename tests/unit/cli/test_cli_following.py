@@ -232,6 +232,20 @@ def test_why_a_run_failed_is_said_once(gangline: Any, client: Any, make: Any):
     assert "as said above" in shown
 
 
+def test_why_a_run_restarts_is_said_once_though_the_next_attempt_comes_between(gangline: Any, client: Any, make: Any):
+    died = "Rank 1 died. Restart 1 of 3 (infrastructure)."
+    events = [
+        event(5, f"Attempt 0 failed. {died}", "attempt_ended"),
+        event(6, "Attempt 1 starts from the checkpoint of step 200.", "attempt_started"),
+        event(7, died),
+    ]
+    client.runs = {"a": (ended := make.run(id="a", phase="succeeded", exit_code=0, events=events))}
+    client.stream = [*({"event": one} for one in events), {"end": ended}]
+    told = gangline("logs", "a", "-f").err
+    assert told.count("Rank 1 died") == 1
+    assert "Attempt 1 starts" in told
+
+
 def test_watching_as_json_prints_each_state(gangline: Any, client: Any, make: Any):
     states = [make.run(id="a", step=4), make.run(id="a", step=4), make.run(id="a", step=9)]
     states.append(make.run(id="a", phase="failed", exit_code=3, step=9))

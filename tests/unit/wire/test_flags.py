@@ -110,8 +110,8 @@ def test_a_gang_may_have_a_smallest_size(
     ("given", "told"),
     [
         ({"resources.nodes": "2:4", "resources.min_nodes": "2"}, "Keep one of them"),
-        ({"resources.nodes": ":4"}, "whole number"),
-        ({"resources.nodes": "2:"}, "whole number"),
+        ({"resources.nodes": ":4"}, "`--nodes` is `:4`. It takes a whole number"),
+        ({"resources.nodes": "2:"}, "`--nodes` is `2:`. It takes a whole number"),
         ({"resources.nodes": "0:2"}, "above 0"),
         ({"resources.nodes": "1:2:3"}, "whole number"),
     ],
