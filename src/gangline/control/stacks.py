@@ -42,15 +42,21 @@ def newest_answer(run_dir: RunDir, *, attempt: int | None) -> StacksView:
     """
     attempts = [one for one in run_dir.attempts() if attempt is None or one.number == attempt]
     for one in reversed(attempts):
-        for path in reversed(one.gang_stacks_taken()):
-            found = _read(path)
-            if found is not None and "refused" not in found:
-                return _view(found)
+        answers = [found for path in one.gang_stacks_taken() if (found := _read(path)) is not None]
+        taken = [found for found in answers if "refused" not in found]
+        if taken:
+            return _view(max(taken, key=_moment))
     which = "" if attempt is None else f" in attempt {attempt}"
     raise NotFound(
         f"No stacks were taken of run `{run_dir.path.name}`{which}",
         fix="While it runs, `gangline stacks RUN` takes them; so does the watchdog when nothing moves.",
     )
+
+
+def _moment(found: Mapping[str, Any]) -> float:
+    """By the leader's clock. Ids do not tell: servers and leaders give them, to the second."""
+    when = found.get("time")
+    return float(when) if isinstance(when, int | float) else 0.0
 
 
 def _read(path: Path) -> Mapping[str, Any] | None:

@@ -119,7 +119,7 @@ class AttemptDir:
         return self.path / "stacks" / f"{number}.json"
 
     def gang_stacks_taken(self) -> list[Path]:
-        """Answers to requests for stacks, the oldest first."""
+        """Answers to requests for stacks, by their ids: several of one second may stand in any order."""
         return sorted((self.path / "stacks").glob("*.json"))
 
     def cooperative(self, rank: int) -> Path:

@@ -186,7 +186,8 @@ for step, batch in enumerate(torch.utils.data.DataLoader(Data(), num_workers=1, 
     assert result["reason"] == "hang"
     assert result["first_failure"]["rank"] == 1
     assert "rank 1 is in the data loader" in result["message"]
-    dump = json.loads(gang.attempt().gang_stacks_taken()[-1].read_text())
+    dumps = [json.loads(path.read_text()) for path in gang.attempt().gang_stacks_taken()]
+    dump = max(dumps, key=lambda taken: taken["time"])
     workers = [process for process in dump["ranks"][1]["processes"] if process["child"] and process["threads"]]
     assert any(
         frame["function"] == "__getitem__"

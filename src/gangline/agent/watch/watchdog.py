@@ -306,6 +306,6 @@ def _seconds(seconds: float) -> str:
 
 
 def _new_id(kind: str) -> str:
-    """Sorts by time."""
+    """Tells people when it was; to the second, so nothing is sorted by it."""
     stamp: Sequence[int] = time.gmtime()[:6]
     return "{:04d}{:02d}{:02d}T{:02d}{:02d}{:02d}".format(*stamp) + f"-{kind}-{os.urandom(3).hex()}"
