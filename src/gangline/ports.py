@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
-from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Observation, PoolCapacity
+from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
 
 __all__ = ["Backend", "Clock"]
 
@@ -27,12 +27,18 @@ class Backend(Protocol):
         """What the pool could ever hold."""
         ...
 
+    def places(self, run_id: str) -> Places:
+        """Where the agents of a run find its files, on their machines. Pure."""
+        ...
+
     def render(self, gang: GangSpec) -> Launch:
         """Exactly what `submit` would start. Pure: touches nothing."""
         ...
 
     def submit(self, launch: Launch, *, key: str) -> Handle:
-        """Start the agents. Twice with one key gives one launch, also when the first call was cut off half-way.
+        """Start the agents; the launch's files are in the server's run directory.
+
+        Twice with one key gives one launch, also when the first call was cut off half-way.
 
         Raises:
             Rejected, NoCapacity: nothing was started under this key, by this call or an earlier one.
@@ -41,11 +47,18 @@ class Backend(Protocol):
         ...
 
     def observe(self, handles: Sequence[Handle]) -> Mapping[int, Observation]:
-        """What is known of each launch, by its position in `handles`; one call for all."""
+        """What is known of each launch, by its position in `handles`; one call for all.
+
+        Without SHARED_FILES, GONE also says that the mirror holds all that the launch has left.
+        """
         ...
 
     def cancel(self, handle: Handle) -> None:
         """End a launch by force; idempotent, returns at once."""
+        ...
+
+    def describe(self, handle: Handle) -> Mapping[str, str]:
+        """What people need to look at the launch themselves: `job`, `log`, exact commands. Pure, for `show`."""
         ...
 
 

@@ -37,6 +37,7 @@ _SECTIONS = {
     "preflight": "Before the ranks start",
     "watch": "While ranks run",
     "logs": "Logs",
+    "slurm": "Slurm",
 }
 """Titles by the first part of a key's path, in the order of the help page."""
 

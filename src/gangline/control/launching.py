@@ -16,7 +16,7 @@ from gangline.control.launchfile import LaunchTerms, render_launch_text
 from gangline.control.requests import control_size
 from gangline.control.specs import gang_of
 from gangline.domain.errors import Conflict, NotFound, SpecInvalid
-from gangline.domain.gang import Capability, Launch
+from gangline.domain.gang import Launch
 from gangline.domain.phase import Budget
 from gangline.domain.spec import RunSpec
 from gangline.ports import Backend
@@ -101,6 +101,7 @@ class Launcher:
         if told is not None:
             return int(told["first_attempt"])
         first_attempt = next_attempt_number(run_dir)
+        places = backend.places(run.id)
         terms = LaunchTerms(
             run_id=run.id,
             launch=run.launch,
@@ -111,9 +112,9 @@ class Launcher:
             restarts_used=used,
             control_offset=control_size(run_dir),
             branch_attempt=run.branch_attempt,
-            default_checkpoints=str(run_dir.checkpoints),
-            answers=str(self._home.answers),
-            objects=str(self._home.objects) if Capability.SHARED_FILES in backend.capabilities else None,
+            default_checkpoints=str(RunDir(Path(places.run_dir)).checkpoints),
+            answers=places.answers,
+            objects=places.objects,
         )
         write_text(path, render_launch_text(spec, terms), mode=0o600)
         return first_attempt
@@ -136,7 +137,7 @@ def dry_launch(
         run_id=run.id,
         devices=run.placement or (),
         device_kind=backend.capacity().device_kind,
-        default_checkpoints=str(run_dir.checkpoints),
+        default_checkpoints=str(RunDir(Path(backend.places(run.id).run_dir)).checkpoints),
     )
     gang = gang_of(spec, run, run_dir=run_dir.path, first_attempt=0)
     launch = backend.render(replace(gang, exclude_hosts=exclude_hosts))

@@ -10,7 +10,30 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-__all__ = ["Capability", "GangSpec", "Handle", "Launch", "Liveness", "NodePlacement", "Observation", "PoolCapacity"]
+from gangline.domain.phase import Reason
+
+__all__ = [
+    "Capability",
+    "GangSpec",
+    "Handle",
+    "Launch",
+    "Liveness",
+    "NodePlacement",
+    "Observation",
+    "Places",
+    "PoolCapacity",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where the agents of a run find things, as paths on their machines."""
+
+    run_dir: str
+    objects: str
+    """Contents of snapshots."""
+    answers: str
+    """What interpreters have said of themselves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +117,8 @@ class Observation:
     cancelled: bool = False
     """GONE, and the backend knows that somebody ended it from outside Gangline."""
     preempted: bool = False
+    reason: Reason | None = None
+    """GONE, and the backend knows why; counts where no leader has left a result."""
     lost_nodes: Sequence[int] = ()
     """Nodes whose agent is gone while others live."""
 
@@ -102,9 +127,12 @@ class Capability(str, Enum):
     """What a backend can do beyond the minimum."""
 
     SHARED_FILES = "shared_files"
+    """The server's run directory is the agents' own; elsewhere it is a mirror, and the backend keeps it."""
     MULTI_NODE = "multi_node"
     DEVICES = "devices"
+    """The server hands out devices; elsewhere agents use those that they find themselves given."""
     OWN_QUEUE = "own_queue"
+    """The backend lets launches wait (PENDING) and says why; the server hands them over without counting."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ __all__ = [
     "RestartPolicy",
     "ResumeMode",
     "RunSpec",
+    "SlurmOptions",
     "SnapshotRef",
     "StartMode",
     "StopPolicy",
@@ -173,6 +174,31 @@ class Environment:
     preload: tuple[str, ...] = _f((), "Module that warm start imports once for all ranks of a node.", "--preload")
     start: StartMode = _f(StartMode.AUTO, "How ranks start: warm (import once, fork), exec, or auto.", "--start")
     unbuffered: bool = _f(True, "Python writes its output at once.", "--unbuffered/--buffered")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmOptions:
+    """What a run asks of Slurm beyond its resources; on other backends these count for nothing."""
+
+    partition: str | None = _f(None, "Partition, or several with commas between.", "--partition")
+    account: str | None = _f(None, "Account that is charged.", "--account")
+    qos: str | None = _f(None, "Quality of service.", "--qos")
+    constraint: str | None = _f(None, "Features that nodes must have, as for sbatch.", "--constraint")
+    reservation: str | None = _f(None, "Reservation to run in.", "--reservation")
+    nodelist: str | None = _f(None, "Nodes that must be among those of the gang.", "--nodelist")
+    exclude: str | None = _f(None, "Nodes that are not to be used.", "--exclude")
+    exclusive: bool | None = _f(None, "Share nodes with nobody.", "--exclusive/--shared")
+    gres: str | None = _f(None, "Generic resources of each node, in place of --gpus-per-node.", "--gres")
+    dependency: str | None = _f(None, "What has to come first, as for sbatch: afterok:123.", "--dependency")
+    setup: tuple[str, ...] = _f(
+        (), "Line of shell that prepares a node before the ranks start, e.g. `module load cuda`.", "--setup"
+    )
+    options: Mapping[str, str] = _f(
+        None, "Any other option of sbatch: NAME=VALUE, or NAME.", "--sbatch-option", factory=dict
+    )
+    script: str | None = _f(
+        None, "Existing batch script, taken as it is with its #SBATCH lines, in place of an entry.", "--sbatch"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,6 +390,7 @@ class RunSpec:
     preflight: PreflightPolicy = _f(None, "", factory=PreflightPolicy)
     watch: WatchPolicy = _f(None, "", factory=WatchPolicy)
     logs: LogPolicy = _f(None, "", factory=LogPolicy)
+    slurm: SlurmOptions = _f(None, "", factory=SlurmOptions)
     data_version: str | None = _f(None, "Version of the data, recorded with the run.", "--data-version")
     outputs: tuple[str, ...] = _f(
         (), "Path that must exist and not be empty when the run succeeds, relative to its working folder.", "--output"

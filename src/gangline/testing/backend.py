@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from gangline.domain.errors import BackendError, NoCapacity, Rejected, Transient
-from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, PoolCapacity
+from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, Places, PoolCapacity
 from gangline.testing.builders import make_capacity
 
 __all__ = ["FakeBackend", "FakeLaunch"]
@@ -37,6 +37,7 @@ class FakeBackend:
     Args:
         capacity: what the pool holds; default `make_capacity()`. If it names hosts, nodes are placed on them.
         pending: launches begin PENDING, as on a cluster, until `begin` is called.
+        home: folder of the server's state, where agents find everything.
     """
 
     name: ClassVar[str] = "fake"
@@ -44,7 +45,8 @@ class FakeBackend:
         {Capability.SHARED_FILES, Capability.MULTI_NODE, Capability.DEVICES}
     )
 
-    def __init__(self, capacity: PoolCapacity | None = None, *, pending: bool = False) -> None:
+    def __init__(self, capacity: PoolCapacity | None = None, *, pending: bool = False, home: str = "/fake") -> None:
+        self._home = home
         self._capacity = capacity or make_capacity()
         self._pending = pending
         self._refusals: deque[BackendError] = deque()
@@ -58,6 +60,14 @@ class FakeBackend:
 
     def capacity(self) -> PoolCapacity:
         return self._capacity
+
+    def places(self, run_id: str) -> Places:
+        """Below the folder that the fake was given."""
+        home = self._home
+        return Places(run_dir=f"{home}/runs/{run_id}", objects=f"{home}/objects", answers=f"{home}/answers")
+
+    def describe(self, handle: Handle) -> dict[str, str]:
+        return {"job": str(handle.data["key"])}
 
     def render(self, gang: GangSpec) -> Launch:
         nodes = range(gang.nodes)

@@ -84,7 +84,7 @@ _POSITIVE = frozenset(
     }
 )
 _SIGNED = frozenset({"priority"})
-_RESUMABLE_SECTIONS = frozenset({"resources", "restarts", "stop", "watch", "logs", "preflight"})
+_RESUMABLE_SECTIONS = frozenset({"resources", "restarts", "stop", "watch", "logs", "preflight", "slurm"})
 _RESUMABLE_KEYS = frozenset({("priority",), ("checkpoint", "keep_last")})
 _FILLED_IN = frozenset({"snapshot", "inherited_env", "pdb_rank"})
 

@@ -53,7 +53,7 @@ class Plant:
 def plant(tmp_path: Path) -> Iterator[Plant]:
     home = Home(tmp_path / "home").create()
     store = Store.open(home.database)
-    backend, clock, pokes = FakeBackend(make_capacity(ranks=8)), FakeClock(), []
+    backend, clock, pokes = FakeBackend(make_capacity(ranks=8), home=str(home.path)), FakeClock(), []
     commands = Commands(
         store=store, backends={"local": backend}, home=home, clock=clock, poke=lambda: pokes.append("poke")
     )

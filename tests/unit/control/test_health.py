@@ -23,7 +23,8 @@ def cluster(plant):
 
     def make(hosts=HOSTS, **policy):
         parts = {"store": plant.store, "home": plant.home, "clock": plant.clock, "health": HealthPolicy(**policy)}
-        plant.backend = FakeBackend(make_capacity(ranks=64, nodes=len(hosts), hosts=hosts))
+        capacity = make_capacity(ranks=64, nodes=len(hosts), hosts=hosts)
+        plant.backend = FakeBackend(capacity, home=str(plant.home.path))
         backends = {"local": plant.backend}
         plant.commands = Commands(backends=backends, poke=lambda: None, **parts)
         plant.reconciler = Reconciler(backends=backends, **parts)

@@ -29,7 +29,7 @@ from gangline.backends.local.processes import (
 from gangline.backends.local.record import LaunchRecord, read_record, record_path
 from gangline.backends.local.render import render_agent_arguments, render_launch
 from gangline.domain.errors import Rejected, Transient
-from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, PoolCapacity
+from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, Places, PoolCapacity
 from gangline.rundir.home import Home
 from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import LaunchDir, RunDir
@@ -79,6 +79,10 @@ class LocalBackend:
             if self._capacity is None:
                 self._capacity = detect_capacity(self._env)
             return self._capacity
+
+    def places(self, run_id: str) -> Places:
+        home = self._home
+        return Places(run_dir=str(home.run(run_id).path), objects=str(home.objects), answers=str(home.answers))
 
     def render(self, gang: GangSpec) -> Launch:
         return render_launch(gang, backend=self.name, agent=self._agent_command(), env=self._env)
@@ -132,6 +136,9 @@ class LocalBackend:
                 target=self._end, args=(handle,), name="gangline-cancel", daemon=True
             )
             self._ending[place].start()
+
+    def describe(self, handle: Handle) -> dict[str, str]:  # noqa: ARG002 - `show` says all there is
+        return {}
 
     def _agent_command(self) -> tuple[str, ...]:
         with self._lock:
