@@ -1,0 +1,118 @@
+"""What the parts of this backend ask of the bridge on the login node, as a protocol: `session.py` speaks it, tests fake it.
+
+Imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+__all__ = ["Changes", "Hello", "Link", "Probed", "Ran"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hello:
+    """What the far side says of itself."""
+
+    host: str
+    user: str
+    home: str
+    python: str
+    """Its interpreter's path."""
+    python_version: str
+    clock_offset_s: float
+    """How far its clock is ahead of ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """How a command ended there."""
+
+    rc: int | None
+    """None: it took longer than it may, and was killed."""
+    out: str
+    err: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """What was found of a folder."""
+
+    exists: bool
+    writable: bool
+    free_bytes: int
+    why_not: str = ""
+    """The system's words, where it is not writable."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What has changed below the run directories."""
+
+    since: Any
+    """To be given with the next question; None asks for everything."""
+    files: Mapping[str, Sequence[tuple[str, int, int, int]]]
+    """By run: path, size, mtime in ns, inode."""
+    alive: Mapping[str, int]
+    """By run: when the leader of its newest launch last touched its sign of life, ns by the clock there."""
+    gone: frozenset[str]
+    """Runs that have no folder there."""
+
+
+class Link(Protocol):
+    """One bridge. Safe for threads; calls of different threads go on side by side.
+
+    Every method raises:
+        Transient: there is no connection, or it was lost before the answer; whether the far side acted is not known.
+        AuthFailed: somebody has to log in; the exact command is in `fix`.
+    """
+
+    def hello(self) -> Hello:
+        """Connect, if need be."""
+        ...
+
+    def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> Ran:
+        """Run a command there, without a shell."""
+        ...
+
+    def missing(self, digests: Sequence[str]) -> list[str]:
+        """Those of which the far store has no content."""
+        ...
+
+    def store(self, objects: Iterable[tuple[str, bytes]]) -> None:
+        """Send contents by their digests."""
+        ...
+
+    def write(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
+        """Write a file below the work folder, by rename; folders above it are made."""
+        ...
+
+    def append(self, path: str, offset: int, data: bytes) -> int:
+        """Add to a file that only grows; bytes that it has already stay. Its size."""
+        ...
+
+    def changes(self, runs: Sequence[str], since: Any) -> Changes:
+        """Files of these runs that changed since an earlier answer."""
+        ...
+
+    def read(self, reads: Sequence[tuple[str, str, int, int]]) -> list[bytes | None]:
+        """Bytes of files of runs: (run, path, offset, most bytes) each; None: not there."""
+        ...
+
+    def probe(self, folder: str) -> Probed:
+        """Make a folder, write into it, look at its space."""
+        ...
+
+    def checkpoints(self, folder: str) -> list[dict[str, Any]]:
+        """Checkpoints in a folder there, as `rundir/checkpoints.py` finds them."""
+        ...
+
+    def python(self, path: str | None) -> tuple[str, str]:
+        """Path and version of an interpreter; None: the newest that is found, at least 3.10.
+
+        Raises:
+            SpecInvalid: there is none, or it does not run.
+        """
+        ...
