@@ -1,4 +1,4 @@
-"""What the parts of this backend ask of the bridge on the login node, as a protocol: `session.py` speaks it, tests fake it.
+"""What this backend asks of the bridge on the login node, as a protocol: `session.py` speaks it, tests fake it.
 
 Imports the standard library alone.
 """
@@ -51,7 +51,7 @@ class Probed:
 class Changes:
     """What has changed below the run directories."""
 
-    since: Any
+    since: object
     """To be given with the next question; None asks for everything."""
     files: Mapping[str, Sequence[tuple[str, int, int, int]]]
     """By run: path, size, mtime in ns, inode."""
@@ -93,7 +93,7 @@ class Link(Protocol):
         """Add to a file that only grows; bytes that it has already stay. Its size."""
         ...
 
-    def changes(self, runs: Sequence[str], since: Any) -> Changes:
+    def changes(self, runs: Sequence[str], since: object) -> Changes:
         """Files of these runs that changed since an earlier answer."""
         ...
 
