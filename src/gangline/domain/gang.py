@@ -117,10 +117,15 @@ class Observation:
     cancelled: bool = False
     """GONE, and the backend knows that somebody ended it from outside Gangline."""
     preempted: bool = False
+    """GONE, or back in its queue: the machines were taken away for somebody else."""
     reason: Reason | None = None
-    """GONE, and the backend knows why; counts where no leader has left a result."""
+    """GONE, or back in its queue (PENDING after ALIVE), and the backend knows why; counts where no leader has left a
+    result."""
     lost_nodes: Sequence[int] = ()
     """Nodes whose agent is gone while others live."""
+    mirrored: float | None = None
+    """Without SHARED_FILES: when, by this server's clock, the mirror last held all that the launch had written. The
+    silence of a leader is measured by it, so None, or a mirror that stands still, says nothing against anybody."""
 
 
 class Capability(str, Enum):

@@ -105,7 +105,7 @@ BUDGET_OF: Mapping[Reason, Budget | None] = {
 _ENDINGS = frozenset({Phase.SUCCEEDED, Phase.FAILED, Phase.STOPPED})
 
 TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
-    Phase.QUEUED: frozenset({Phase.STARTING, Phase.FAILED, Phase.STOPPED}),
+    Phase.QUEUED: frozenset({Phase.STARTING, Phase.STOPPING, Phase.FAILED, Phase.STOPPED}),
     Phase.STARTING: frozenset(
         {Phase.RUNNING, Phase.RESTARTING, Phase.STOPPING, Phase.PREEMPTED, Phase.UNKNOWN, Phase.QUEUED} | _ENDINGS
     ),
@@ -116,7 +116,7 @@ TRANSITIONS: Mapping[Phase, frozenset[Phase]] = {
     Phase.STOPPING: _ENDINGS,
     Phase.PREEMPTED: frozenset({Phase.QUEUED, Phase.FAILED, Phase.STOPPED}),
     Phase.UNKNOWN: frozenset(
-        {Phase.STARTING, Phase.RUNNING, Phase.RESTARTING, Phase.STOPPING, Phase.PREEMPTED} | _ENDINGS
+        {Phase.STARTING, Phase.RUNNING, Phase.RESTARTING, Phase.STOPPING, Phase.PREEMPTED, Phase.QUEUED} | _ENDINGS
     ),
     Phase.SUCCEEDED: frozenset(),
     Phase.FAILED: frozenset(),
