@@ -36,6 +36,8 @@ class RankRecord:
     """`self` or `platform`; None while it runs."""
     peak_rss_bytes: int | None = None
     error: Mapping[str, Any] | None = None
+    printed: Mapping[str, Any] | None = None
+    """The exception at the end of its log, of a rank that the platform ended: it may have got over it."""
     log_tail: str = ""
     step: int | None = None
     """The newest that it reported."""
@@ -181,13 +183,17 @@ class Attempt:
         """The rank that failed first, by time; one that the platform ended counts only if it had failed before that.
 
         A rank that says it lost a peer is a consequence where another one failed: when its exception was raised is
-        known, but of a rank that was killed only when its end was seen, which may be later. Of a hang it is the rank
-        that the others wait for.
+        known, but of a rank that was killed only when its end was seen, which may be later. Where all who failed by
+        themselves say so, and nobody left them with 0, a rank that had printed an exception of its own before it was
+        told to end is to blame. Of a hang it is the rank that the others wait for.
         """
         if self.ending is not None and self.ending.hang is not None:
             return self._missing_rank(self.ending.hang)
         failed = [record for record in self.ranks.values() if record.failed and self._by_itself(record)]
-        return min(failed, key=lambda record: (record.lost_a_peer, record.failed_at, record.rank), default=None)
+        failure = min(failed, key=lambda record: (record.lost_a_peer, record.failed_at, record.rank), default=None)
+        if failure is None or not failure.lost_a_peer or self._left_before(failure) is not None:
+            return failure
+        return min(self._printed_why(), key=lambda record: (record.failed_at, record.rank), default=failure)
 
     def left_early(self) -> RankRecord | None:
         """The rank that ended with 0 before the first one failed, if any did.
@@ -196,8 +202,9 @@ class Attempt:
         close before its end is seen. It must have ended by itself: nothing had asked it to.
         """
         failure = self.first_failure()
-        if failure is None:
-            return None
+        return None if failure is None else self._left_before(failure)
+
+    def _left_before(self, failure: RankRecord) -> RankRecord | None:
         latest = failure.failed_at + (_GOING_S if failure.lost_a_peer else 0.0)
         left = [
             record
@@ -205,6 +212,12 @@ class Attempt:
             if record.ended is not None and not record.failed and record.ended_by == "self" and record.ended <= latest
         ]
         return min(left, key=lambda record: (record.ended or 0.0, record.rank), default=None)
+
+    def _printed_why(self) -> list[RankRecord]:
+        """Ranks that were about to end with an exception of their own when the platform ended them."""
+        told = [record for record in self.ranks.values() if record.failed and record.printed is not None]
+        found = [replace(record, error=record.printed) for record in told if not self._by_itself(record)]
+        return [record for record in found if not record.lost_a_peer]
 
     def is_complete(self) -> bool:
         """Whether a rank has reported its last step."""

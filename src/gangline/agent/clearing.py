@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from gangline.agent.localattempt import LocalAttempt
@@ -68,6 +69,7 @@ class Clearing:
         if attempt.teardown is None:
             leftover_s = self._policy.failure_grace_s
             attempt.stopping_since = time.monotonic()
+            _note_log_ends(attempt)
             attempt.teardown = Teardown(cause=cause, deadline=deadline, leftover_grace_s=leftover_s)
         else:
             attempt.teardown.escalate(cause, deadline)
@@ -136,3 +138,11 @@ class Clearing:
 
     def _warn(self, text: str) -> None:
         self._journal.write("warning", text=text)
+
+
+def _note_log_ends(attempt: LocalAttempt) -> None:
+    """What a rank prints from now on, it may print because it was told to end."""
+    for rank in attempt.live_ranks:
+        with suppress(OSError):
+            found = attempt.folder.log(rank).stat()
+            attempt.log_ends[rank] = (found.st_size, found.st_mtime)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gangline.agent.localattempt import LocalAttempt, LocalRank
 from gangline.agent.memory import Memory, count_oom_kills, read_memory
@@ -11,6 +11,9 @@ from gangline.agent.site import Journal, Site
 from gangline.agent.starter import RankExit
 from gangline.rundir.layout import AttemptDir
 from gangline.rundir.space import probe_folder
+
+if TYPE_CHECKING:
+    from gangline.agent.lastwords import LastStep
 
 __all__ = ["ExitReports"]
 
@@ -66,6 +69,7 @@ class ExitReports:
             "time": gone.time,
             "started": local.started,
             "log_tail": log[-_TAIL_CHARS:],
+            "printed": self._read_printed(attempt, local.rank, last) if failed and by == "platform" else None,
             "total": last.total,
             "oom_kills": _new_oom_kills(attempt),
             "memory": _describe_memory(read_memory()) if failed else None,
@@ -79,6 +83,16 @@ class ExitReports:
             self._journal.write("warning", text=text, rank=rank)
 
         return read_error(folder, rank, log=log, signal=signal, warn=warn)
+
+    def _read_printed(self, attempt: LocalAttempt, rank: int, last: LastStep) -> dict[str, Any] | None:
+        """The exception that stood at the end of the log when the platform ended the rank."""
+        from gangline.agent.lastwords import decide_printed, read_tail  # noqa: PLC0415 - as above
+
+        if rank not in attempt.log_ends:
+            return None
+        size, written = attempt.log_ends[rank]
+        log = read_tail(attempt.folder.log(rank), _READ_BYTES, end=size)
+        return decide_printed(log, written=written, reported=last.time)
 
     def _ask_for_room(self) -> None:
         """A rank that failed without a word may have had no room for one, although the journal still had."""

@@ -21,7 +21,7 @@ from gangline.domain.traces import after_trace, find_error
 from gangline.rundir.files import read_json
 from gangline.rundir.layout import AttemptDir
 
-__all__ = ["LastStep", "decide_error", "parse_record", "read_error", "read_last_step", "read_tail"]
+__all__ = ["LastStep", "decide_error", "decide_printed", "parse_record", "read_error", "read_last_step", "read_tail"]
 
 _METRIC_BYTES = 16_384
 _MOST_RECORD_BYTES = 1 << 20
@@ -29,6 +29,8 @@ _MESSAGE_CHARS = 4_000
 _TRACEBACK_CHARS = 16_000
 _MOST_CAUSES = 8
 _HEADER = "Traceback "
+_SAME_MOMENT_S = 0.5
+"""Between two clocks, of the rank and of the file system, for what happens together."""
 _CARRIES_LOG = re.compile(r"(^|\.)(CalledProcessError|ChildFailedError)$")
 """Exceptions that say only that another process failed; its own traceback stands above in the log."""
 
@@ -41,15 +43,17 @@ class LastStep:
     total: int | None = None
     phase: str | None = None
     """Name of the `gangline.phase` that it was in."""
+    time: float | None = None
+    """When it reported anything last; wall clock."""
 
 
-def read_tail(path: Path, size_bytes: int) -> str:
-    """The end of a file as text; "" where it cannot be read."""
+def read_tail(path: Path, size_bytes: int, *, end: int | None = None) -> str:
+    """The end of a file as text, or what stands before the offset `end`; "" where it cannot be read."""
     try:
         with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - size_bytes))
-            return file.read().decode("utf-8", "replace")
+            last = file.seek(0, os.SEEK_END) if end is None else end
+            first = file.seek(max(0, last - size_bytes))
+            return file.read(last - first).decode("utf-8", "replace")
     except OSError:
         return ""
 
@@ -90,6 +94,22 @@ def decide_error(written: Mapping[str, Any] | None, *, log: str, signal: int | N
         if inner["traceback"] not in str(error.get("traceback")):
             error["traceback"] = f"{inner['traceback']}\n{error.get('traceback') or ''}"[-_TRACEBACK_CHARS:]
     return error
+
+
+def decide_printed(log: str, *, written: float, reported: float | None) -> dict[str, Any] | None:
+    """The exception at the end of the log of a rank that did not end by itself. Pure.
+
+    It may be why the rank was about to end, slowly; the rank may also have got over it, and been silent since.
+
+    Args:
+        log: as it was before the rank was told to end.
+        written: when the log was last written; wall clock.
+        reported: when the rank reported a step or the like last.
+    """
+    found = _from_log(log, None)
+    if found is None or after_trace(log) or (reported is not None and reported > written + _SAME_MOMENT_S):
+        return None
+    return {**found, "time": written}
 
 
 def parse_record(text: str) -> dict[str, Any] | None:
@@ -137,11 +157,12 @@ def _fold_steps(records: Iterable[Mapping[str, Any]], attempt: int) -> LastStep:
     logged: int | None = None
     reported: int | None = None
     total: int | None = None
+    time: float | None = None
     phases: list[str] = []
     for record in records:
         if record.get("a") != attempt:
             continue
-        kind, step = record.get("k"), record.get("s")
+        kind, step, time = record.get("k"), record.get("s"), _time_of(record, time)
         if kind == "p" and type(step) is int:
             reported, total = step, record.get("n") if type(record.get("n")) is int else total
         elif kind == "m" and type(step) is int:
@@ -150,7 +171,12 @@ def _fold_steps(records: Iterable[Mapping[str, Any]], attempt: int) -> LastStep:
             phases = [name for name in phases if name != record["name"]]
             phases += [record["name"]] if record.get("on") else []
     step = reported if reported is not None else logged
-    return LastStep(step=step, total=total, phase=phases[-1] if phases else None)
+    return LastStep(step=step, total=total, phase=phases[-1] if phases else None, time=time)
+
+
+def _time_of(record: Mapping[str, Any], known: float | None) -> float | None:
+    time = record.get("t")
+    return float(time) if isinstance(time, int | float) else known
 
 
 def _from_log(log: str, number: int | None) -> dict[str, Any] | None:

@@ -39,6 +39,8 @@ class LocalAttempt:
     """How it is being ended."""
     tick: Timer | None = None
     stopping_since: float = 0.0
+    log_ends: dict[int, tuple[int, float]] = field(default_factory=dict)
+    """Of ranks that ran when the end was ordered: the size of the log just before, and when it was last written."""
     killed: bool = False
     cleared: bool = False
     oom_kills: int | None = None

@@ -11,7 +11,7 @@ from gangline.agent.memory import Memory
 __all__ = ["note_cleared", "note_exited", "note_ready", "note_started"]
 
 _EXITED_KEYS = (
-    *("pid", "started", "exit_code", "signal", "ended_by", "peak_rss_bytes", "error", "log_tail"),
+    *("pid", "started", "exit_code", "signal", "ended_by", "peak_rss_bytes", "error", "printed", "log_tail"),
     *("step", "total", "phase"),
 )
 

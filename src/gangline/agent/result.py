@@ -35,6 +35,8 @@ EXIT_CODES: Mapping[Reason, int] = {
 }
 """What `gangline` exits with where no rank has a code of its own; anything else is 71."""
 _NO_RANK_CODE = 71
+_RAISED_CODE = 1
+"""Of a rank that an exception would have ended, had the platform not been faster."""
 _SAID_CHARS = 200
 MOST_FREE_RETRIES = 5
 """How often a taken port is answered by another one, for nothing."""
@@ -226,7 +228,7 @@ def _after_failure(launch: LaunchSpec, attempt: Attempt, standing: Standing) -> 
     end = failure.end()
     if decide_port_taken(end, attempt.master_port) and standing.free_retries < MOST_FREE_RETRIES:
         return _port_taken(attempt, failure)
-    code = exit_status(failure.exit_code, failure.signal)
+    code = _RAISED_CODE if failure.ended_by == "platform" else exit_status(failure.exit_code, failure.signal)
     return _failed(launch, attempt, explain_failure(launch, attempt, failure), exit_code=code, standing=standing)
 
 

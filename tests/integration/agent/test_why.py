@@ -206,6 +206,72 @@ def test_a_rank_that_raised_and_ends_slowly_is_to_blame(gang: Gang) -> None:
     assert "failed: ValueError: the real cause" in result["message"]
 
 
+SLOW_END = """
+    import datetime, os, sys, threading, time, traceback
+    import torch, torch.distributed as dist
+    import gangline
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=1))
+    rank, way = dist.get_rank(), os.environ["WAY"]
+    dist.all_reduce(torch.ones(1))
+    gangline.progress(1)
+    time.sleep(0.7)  # a step is reported well before
+    try:
+        if rank == 1:
+            raise ValueError("the real cause")
+    except ValueError as error:
+        if way == "library":
+            traceback.print_exc()
+            time.sleep(600)
+        if way == "threads":
+            threading.Thread(target=time.sleep, args=(600,)).start()
+        class Slow:
+            def __del__(self, sleep=time.sleep):
+                sleep(600)
+        held = Slow()
+        import atexit
+        atexit.register(time.sleep, 600)
+        sys.exit("the real cause")
+    dist.all_reduce(torch.ones(1))
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("way", "kind"), [("library", "ValueError"), ("exit", "SystemExit"), ("threads", "SystemExit")]
+)
+def test_a_rank_that_said_why_and_was_slow_to_go_is_to_blame(gang: Gang, way: str, kind: str) -> None:
+    gang.script(SLOW_END)
+    result = gang.run_to_end(start="auto", env={"WAY": way}, stop={"failure_grace_s": 1.0})
+    failure = result["first_failure"]
+    assert (failure["rank"], failure["error_type"]) == (1, kind), result["message"]
+    assert "the real cause" in result["message"]
+    assert (result["reason"], result["exit_code"]) == ("user_error", 1)
+
+
+@pytest.mark.torch
+def test_an_old_traceback_in_the_log_of_a_healthy_rank_is_no_blame(gang: Gang) -> None:
+    """Rank 0 loses its peer by itself; rank 1 had printed a traceback, got over it, and made steps."""
+    gang.script("""
+        import datetime, os, time, traceback
+        import torch, torch.distributed as dist
+        import gangline
+        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=1))
+        try:
+            raise ValueError("got over it")
+        except ValueError:
+            if dist.get_rank() == 1:
+                traceback.print_exc()
+        time.sleep(0.7)
+        dist.all_reduce(torch.ones(1))
+        gangline.progress(1)
+        if dist.get_rank() == 1:
+            time.sleep(600)
+        dist.all_reduce(torch.ones(1))
+    """)
+    result = gang.run_to_end(start="auto", stop={"failure_grace_s": 1.0})
+    assert (result["reason"], result["first_failure"]["rank"]) == ("hang", 0), result["message"]
+
+
 @pytest.mark.torch
 def test_a_rank_that_leaves_the_others_with_0_is_named(gang: Gang) -> None:
     gang.script("""

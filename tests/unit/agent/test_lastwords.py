@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 
 from gangline.agent.classify import RankEnd, decide_verdict
-from gangline.agent.lastwords import LastStep, decide_error, parse_record, read_error, read_last_step, read_tail
+from gangline.agent.lastwords import (
+    LastStep,
+    decide_error,
+    decide_printed,
+    parse_record,
+    read_error,
+    read_last_step,
+    read_tail,
+)
 from gangline.rundir.layout import RunDir
 
 TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nValueError: bad\n'
@@ -46,6 +54,23 @@ def test_a_thread_that_ended_its_process_by_a_signal() -> None:
 
 def test_an_interrupt_is_no_error_of_its_own() -> None:
     assert decide_error(None, log=TRACE.replace("ValueError: bad", "KeyboardInterrupt"), signal=None) is None
+
+
+def test_an_exception_counts_as_printed_where_nothing_came_after_it() -> None:
+    found = decide_printed(TRACE, written=5.0, reported=4.0)
+    assert found is not None
+    assert (found["type"], found["time"]) == ("ValueError", 5.0)
+    assert decide_printed(TRACE, written=5.0, reported=None) is not None
+    assert decide_printed(TRACE, written=5.0, reported=6.0) is None  # it went on and made steps
+    assert decide_printed(f"{TRACE}going on\n", written=5.0, reported=None) is None
+    assert decide_printed("no traceback\n", written=5.0, reported=None) is None
+
+
+def test_the_tail_of_a_log_may_end_before_its_end(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("abcdef")
+    assert read_tail(tmp_path / "log", 3) == "def"
+    assert read_tail(tmp_path / "log", 3, end=4) == "bcd"
+    assert read_tail(tmp_path / "log", 30, end=4) == "abcd"
 
 
 def test_the_traceback_of_another_process_becomes_the_cause() -> None:

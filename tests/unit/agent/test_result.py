@@ -226,8 +226,26 @@ def test_the_own_error_of_a_rank_counts_more_than_the_signal_that_ended_it(
     error = {"type": "ValueError", "message": "bad data", "time": 8.0}
     made = attempt(record(1, exit_code=None, signal=15, ended_by="platform", error=error), ending=FAILURE)
     found = outcome(make_launch(), made)
-    assert (found.reason, found.signature) == (Reason.USER_ERROR, None)
+    assert (found.reason, found.signature, found.exit_code) == (Reason.USER_ERROR, None, 1)
     assert "ValueError: bad data" in found.message
+
+
+def test_a_printed_exception_counts_where_all_others_only_lost_a_peer() -> None:
+    lost = {"type": "RuntimeError", "message": "[a/pair.cc:5] Connection closed by peer [::1]:4", "time": 8.0}
+    printed = {"type": "ValueError", "message": "bad data", "traceback": "", "causes": [], "time": 2.0}
+    ended = {"exit_code": None, "signal": 15, "ended": 9.9, "ended_by": "platform"}
+    made = attempt(record(0, exit_code=1, ended=8.5, error=lost), record(1, printed=printed, **ended), ending=FAILURE)
+    first = made.first_failure()
+    assert first is not None
+    assert (first.rank, first.failed_at, first.error) == (1, 2.0, printed)
+    made.ranks[1].printed = lost  # it, too, only lost a peer
+    assert made.first_failure() is made.ranks[0]
+    made.ranks[1].printed = printed
+    made.ranks[3] = record(3, ended=7.9)  # somebody left with 0: that is known, the other is a guess
+    assert made.first_failure() is made.ranks[0]
+    del made.ranks[3]
+    made.ranks[0].error = {**lost, "message": "size mismatch"}  # a failure of its own
+    assert made.first_failure() is made.ranks[0]
 
 
 def test_what_is_told_before_the_end_is_what_the_result_will_say(make_launch: Callable[..., LaunchSpec]) -> None:

@@ -104,6 +104,8 @@ def _report_failure(error_path: str) -> None:
         if os.getpid() == rank:
             says = status is not None and not isinstance(status, int)
             leaving[:] = [(status, sys._getframe(1))] if says else []  # noqa: SLF001 - where it was called
+            if says:
+                be_first()
         exit_by(status)  # type: ignore[arg-type]
 
     def tell() -> None:
@@ -117,6 +119,18 @@ def _report_failure(error_path: str) -> None:
     def at_exit() -> None:
         tell()
         leaving.clear()
+
+    def be_first() -> None:
+        # Threads that go on, and what libraries do at the end, may take longer than the other ranks have patience.
+        exits = _borrow("atexit")
+        exits.unregister(at_exit)
+        exits.register(at_exit)
+        before_threads = getattr(sys.modules.get("threading"), "_register_atexit", None)
+        if before_threads is not None:
+            try:  # noqa: SIM105 - contextlib would be imported for it
+                before_threads(tell)
+            except RuntimeError:  # the interpreter is ending already
+                pass
 
     sys.exit = exit_and_tell  # type: ignore[assignment]
     _borrow("atexit").register(at_exit)
