@@ -1,5 +1,7 @@
 """The agent as one file, which any Python >= 3.10 runs, and which also gives ranks `import gangline`.
 
+It holds the bridge, too (`agent.pyz bridge WORK`).
+
 The same sources give the same bytes. Beside each source lies its bytecode for the interpreter that builds, which saves
 that interpreter (nearly always the one that runs the agent) the compiling; any other reads the source.
 Standard library only.
@@ -19,8 +21,16 @@ from gangline.rundir.files import write_bytes
 
 __all__ = ["build", "bundle_name", "render_bundle"]
 
-PARTS = ("__init__.py", "domain", "rundir", "training", "agent")
-_MAIN = "import sys\nfrom gangline.agent.main import main\n\nif __name__ == '__main__':\n    sys.exit(main())\n"
+PARTS = ("__init__.py", "domain", "rundir", "training", "agent", "bridge")
+_MAIN = """import sys
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["bridge"]:
+        from gangline.bridge.serve import main
+    else:
+        from gangline.agent.main import main
+    sys.exit(main())
+"""
 _DATE = (1980, 1, 1, 0, 0, 0)
 _DIGEST_CHARS = 16
 _UNCHECKED_HASH = 0b01

@@ -11,7 +11,6 @@ Standard library only.
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import secrets
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gangline.domain.errors import Conflict, InvalidRequest
+from gangline.rundir.confined import open_parent, open_regular
 from gangline.rundir.dropped import NOTHING, Dropped, read_dropped
 from gangline.rundir.files import is_temporary
 from gangline.rundir.punch import punch
@@ -33,7 +33,6 @@ __all__ = [
     "Piece",
     "PullReport",
     "Source",
-    "UnsafePath",
     "apply",
     "apply_dropped",
     "apply_whole",
@@ -47,14 +46,6 @@ _GROWING = (".jsonl", ".log", ".index", ".stacks")
 _MIRRORED_FOLDERS = frozenset({"attempts", "metrics"})
 _PIECE_BYTES = 1 << 20
 _LARGEST_WHOLE_BYTES = 64 << 20
-_LONGEST_PATH = 1024
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class UnsafePath(InvalidRequest):
-    """A path of the mirror protocol leaves its root."""
-
-    code = "unsafe_path"
 
 
 class Gap(Conflict):
@@ -158,9 +149,8 @@ def apply(dest_root: str | os.PathLike[str], path: str, offset: int, data: bytes
         UnsafePath: the path would leave the root, also by way of a symbolic link.
         OSError: the copy could not be written; what was is kept, and the same piece may come again.
     """
-    with _open_parent(dest_root, path) as (folder, name):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-        descriptor = _open_file(name, flags, folder, path)
+    with open_parent(dest_root, path) as (folder, name):
+        descriptor = open_regular(name, os.O_WRONLY | os.O_CREAT, folder, path)
         try:
             size = os.fstat(descriptor).st_size
             if offset < 0 or offset > size:
@@ -187,8 +177,8 @@ def apply_dropped(dest_root: str | os.PathLike[str], path: str, start: int, end:
         UnsafePath, OSError: as for `apply`.
     """
     size = apply(dest_root, path, start, b"")
-    with _open_parent(dest_root, path) as (folder, name):
-        descriptor = _open_file(name, os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, folder, path)
+    with open_parent(dest_root, path) as (folder, name):
+        descriptor = open_regular(name, os.O_WRONLY, folder, path)
         try:
             if size < end:
                 os.ftruncate(descriptor, end)
@@ -208,7 +198,7 @@ def apply_whole(dest_root: str | os.PathLike[str], piece: Piece) -> bool:
     """
     if hashlib.sha256(piece.data).hexdigest() != piece.digest:
         raise InvalidRequest(f"The bytes of `{piece.path}` do not match their digest", fix="Send the file again")
-    with _open_parent(dest_root, piece.path) as (folder, name):
+    with open_parent(dest_root, piece.path) as (folder, name):
         if _is_as_new(folder, name, piece):
             return False
         temporary = f".{name}.{secrets.token_hex(6)}.tmp"
@@ -275,8 +265,8 @@ class LocalSource:
 
     def read(self, path: str, offset: int, num_bytes: int) -> bytes:
         """See `Source`."""
-        with _open_parent(self.root, path, create=False) as (folder, name):
-            descriptor = _open_file(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, folder, path)
+        with open_parent(self.root, path, create=False) as (folder, name):
+            descriptor = open_regular(name, os.O_RDONLY, folder, path)
             try:
                 return os.pread(descriptor, num_bytes, offset)
             finally:
@@ -380,56 +370,3 @@ def _write_new(name: str, folder: int, piece: Piece) -> None:
         os.utime(descriptor, ns=(piece.version, piece.version))
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _open_parent(root: str | os.PathLike[str], path: str, *, create: bool = True) -> Iterator[tuple[int, str]]:
-    """The folder of a file below a root, as a descriptor, and the file's name; no step there is a symbolic link."""
-    parts = path.split("/")
-    if any(part in {"", ".", ".."} or "\0" in part for part in parts) or len(path) > _LONGEST_PATH:
-        raise UnsafePath(f"`{path}` is no path inside a run directory", fix="Send paths relative to it, without `..`")
-    folder = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        for part in parts[:-1]:
-            inner = _open_folder(part, folder, path, create=create)
-            os.close(folder)
-            folder = inner
-        yield folder, parts[-1]
-    finally:
-        os.close(folder)
-
-
-def _open_folder(name: str, parent: int, path: str, *, create: bool) -> int:
-    if create:
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(name, 0o755, dir_fd=parent)
-    try:
-        return os.open(name, _OPEN_FOLDER, dir_fd=parent)
-    except OSError as error:
-        if error.errno not in {errno.ENOTDIR, errno.ELOOP}:
-            raise
-        raise UnsafePath(
-            f"`{path}` leads through `{name}`, which is no folder", fix="Remove the link or file"
-        ) from error
-
-
-def _open_file(name: str, flags: int, folder: int, path: str) -> int:
-    """Open a regular file.
-
-    Raises:
-        UnsafePath: it is a symbolic link, a folder, a pipe or the like.
-    """
-    try:
-        descriptor = os.open(name, flags, 0o644, dir_fd=folder)
-    except OSError as error:
-        if error.errno in {errno.ELOOP, errno.EISDIR, errno.ENXIO}:
-            raise _not_regular(path) from error
-        raise
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise _not_regular(path)
-    return descriptor
-
-
-def _not_regular(path: str) -> UnsafePath:
-    return UnsafePath(f"`{path}` is no regular file", why="a link, folder or pipe is in its place", fix="Remove it")

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gangline.domain.errors import InvalidRequest
-from gangline.rundir.mirror import Gap, LocalSource, Piece, UnsafePath, apply, apply_whole, is_mirrored, pull
+from gangline.rundir.confined import UnsafePath
+from gangline.rundir.mirror import Gap, LocalSource, Piece, apply, apply_whole, is_mirrored, pull
 
 LOG = "attempts/0/rank-00000.log"
 

@@ -65,7 +65,8 @@ class Link(Protocol):
     """One bridge. Safe for threads; calls of different threads go on side by side.
 
     Every method raises:
-        Transient: there is no connection, or it was lost before the answer; whether the far side acted is not known.
+        Transient: there is no connection, or it was lost before the answer (whether the far side acted is not known);
+            also what failed there and may do so no more later: a full disk, a file that cannot be written.
         AuthFailed: somebody has to log in; the exact command is in `fix`.
     """
 
@@ -90,7 +91,11 @@ class Link(Protocol):
         ...
 
     def append(self, path: str, offset: int, data: bytes) -> int:
-        """Add to a file that only grows; bytes that it has already stay. Its size."""
+        """Add to a file that only grows; bytes that it has already stay. Its size.
+
+        Raises:
+            Gap: bytes before `offset` are missing; it says how many there are.
+        """
         ...
 
     def changes(self, runs: Sequence[str], since: object) -> Changes:

@@ -1,0 +1,1 @@
+"""The far side of a Slurm pool: one program on the login node, asked over its stdin. Standard library only."""
