@@ -16,6 +16,8 @@ from gangline.wire.spec import spec_from_mapping
 __all__ = ["Specs", "demand_of", "gang_of"]
 
 _MOST_KEPT = 4096
+_NOTICE_S = 60.0
+"""Where a run has no time limit of its own, but its machines are given for a while."""
 
 
 class Specs:
@@ -70,9 +72,14 @@ def gang_of(spec: RunSpec, run: RunRow, *, run_dir: Path, first_attempt: int) ->
         first_attempt=first_attempt,
         run_dir=str(run_dir),
         nodes=len(devices),
+        min_nodes=resources.min_nodes,
         procs_per_node=procs,
         placements=tuple(NodePlacement(node=node, devices=tuple(ids)) for node, ids in enumerate(devices)),
+        gpus_per_node=resources.gpus_per_node or 0,
         cpus_per_node=(resources.cpus_per_rank or 0) * procs,
         memory_bytes=resources.memory_bytes,
         time_limit_s=spec.stop.time_limit_s,
+        notice_s=spec.stop.notice_s() or _NOTICE_S,
+        grace_s=spec.stop.grace_s,
+        slurm=spec.slurm,
     )

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any
 
 from gangline.domain.phase import Reason
+from gangline.domain.spec import SlurmOptions
 
 __all__ = [
     "Capability",
@@ -58,11 +59,21 @@ class GangSpec:
     first_attempt: int
     run_dir: str
     nodes: int
+    min_nodes: int | None = None
+    """With how many of them the gang still goes on; None: all."""
     procs_per_node: int
     placements: tuple[NodePlacement, ...] = ()
+    gpus_per_node: int = 0
     cpus_per_node: int = 0
+    """0: none are reserved; ranks share what there is."""
     memory_bytes: int | None = None
     time_limit_s: float | None = None
+    notice_s: float = 60.0
+    """How long before the end of its time a gang is told."""
+    grace_s: float = 30.0
+    """How long a gang may then take to end."""
+    slurm: SlurmOptions = field(default_factory=SlurmOptions)
+    """What the run asks of Slurm; other backends don't look at it."""
     exclude_hosts: tuple[str, ...] = ()
     """Hosts that are not to be used, the worst first; at least `nodes` others are left in the pool."""
 
@@ -73,7 +84,7 @@ class Launch:
 
     backend: str
     commands: tuple[tuple[str, ...], ...]
-    """One argument vector per node."""
+    """One argument vector per node; one for all of them where a scheduler starts the agents."""
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
     """Text files, by path relative to the run directory, that are written before the launch."""

@@ -1,0 +1,309 @@
+"""The backend of a Slurm cluster: batch jobs over one bridge; see `docs/adr/0025-slurm-bridge.md`.
+
+It keeps nothing in memory that a restarted server would miss: a job is found again by its token, and what is tried is
+noted in the launch's folder first.
+"""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from gangline.agent import bundle
+from gangline.backends.slurm.capacity import NodeKind, decide_capacity, decide_cpus, parse_sinfo, render_sinfo
+from gangline.backends.slurm.link import Link
+from gangline.backends.slurm.lookup import find_job
+from gangline.backends.slurm.options import check_options, merge_options
+from gangline.backends.slurm.render import JobTerms, render_job, render_node
+from gangline.backends.slurm.submission import Unsure, parse_job_id, parse_refusal
+from gangline.backends.slurm.tokens import Token, home_identity, job_name, parse_token
+from gangline.backends.slurm.upload import upload_run
+from gangline.domain.errors import BackendError, Rejected, Transient
+from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
+from gangline.domain.naming import check_variable
+from gangline.domain.pool import SlurmPool
+from gangline.rundir.files import read_json, write_json
+from gangline.rundir.home import Home
+
+__all__ = ["Observer", "SlurmBackend"]
+
+_log = logging.getLogger(__name__)
+
+_HANDLE_VERSION = 1
+_SBATCH_S = 90.0
+_SCANCEL_S = 60.0
+_SINFO_S = 20.0
+_ASK_AGAIN_S = 30.0
+"""How soon a cluster that did not answer is asked again what it has."""
+_KNOWN_FOR_S = 600.0
+_SETTLE_S = 30.0
+"""How long a request whose answer was lost may still make a job; no second one is made before."""
+_PROBED_FOR_S = 60.0
+_LEAST_FREE_BYTES = 64 << 20
+
+
+class Observer(Protocol):
+    """What follows the jobs of one pool."""
+
+    def observe(self, handles: Sequence[Handle]) -> Mapping[int, Observation]:
+        """See `ports.Backend.observe`."""
+        ...
+
+
+class SlurmBackend:
+    """Implements `gangline.ports.Backend` for one pool.
+
+    Args:
+        home: the server's state folder.
+        wall, monotonic: time, for tests.
+    """
+
+    name: ClassVar[str] = "slurm"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.MULTI_NODE, Capability.OWN_QUEUE})
+
+    def __init__(
+        self,
+        home: Home,
+        pool: SlurmPool,
+        link: Link,
+        observer: Observer,
+        *,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        for variable in pool.env:
+            check_variable(variable, f"`env` of the pool `{pool.name}`")
+        check_options(pool.defaults)
+        self.pool = pool
+        self._home = home
+        self._link = link
+        self._observer = observer
+        self._wall = wall
+        self._monotonic = monotonic
+        self._lock = threading.Lock()
+        self._identity = home_identity(home)
+        self._agent: str | None = None
+        self._python: str | None = None
+        self._kinds: tuple[NodeKind, ...] = ()
+        self._ask_at = 0.0
+        self._probed_until = 0.0
+
+    def capacity(self) -> PoolCapacity:
+        return decide_capacity(self.pool, self._node_kinds())
+
+    def places(self, run_id: str) -> Places:
+        work = self.pool.work
+        return Places(run_dir=f"{work}/runs/{run_id}", objects=f"{work}/objects", answers=f"{work}/answers")
+
+    def render(self, gang: GangSpec) -> Launch:
+        """See `ports.Backend.render`; the pool is asked once for its interpreter, where nobody has named one.
+
+        Raises:
+            SpecInvalid: an option that sbatch must not be given.
+            Transient, AuthFailed: the pool has to be asked, and does not answer.
+        """
+        options = merge_options(self.pool.defaults, gang.slurm)
+        check_options(options)
+        terms = self._terms(gang)
+        folder = f"launches/{gang.launch:03d}"
+        files = {
+            f"{folder}/job.sh": render_job(gang, options, terms),
+            f"{folder}/node.sh": render_node(gang, options, terms),
+        }
+        return Launch(backend=self.name, commands=(self._sbatch(gang),), files=files, gang=gang)
+
+    def check(self, launch: Launch) -> str:
+        """Have Slurm look at a launch without taking it; its words, such as when it would start.
+
+        Raises:
+            Rejected, NoCapacity: Slurm refuses it, in its words.
+            Transient, AuthFailed: Slurm could not be asked.
+        """
+        script = next(text for name, text in launch.files.items() if name.endswith("/job.sh"))
+        ran = self._link.run(("sbatch", "--test-only"), stdin=script.encode(), timeout_s=_SBATCH_S)
+        if ran.rc != 0:
+            raise parse_refusal(ran)
+        said = [line for line in (ran.err + ran.out).splitlines() if line.startswith("sbatch: Job ")]
+        return said[-1].removeprefix("sbatch: ") if said else ""
+
+    def submit(self, launch: Launch, *, key: str) -> Handle:
+        """See `ports.Backend.submit`.
+
+        Raises:
+            Rejected: Slurm refuses the job, or the work folder cannot be used.
+            NoCapacity: Slurm takes no more jobs now.
+            Transient, AuthFailed: nothing is known; the next call looks for the job first.
+        """
+        gang = launch.gang
+        if launch.backend != self.name or launch.commands != (self._sbatch(gang),):
+            raise Rejected(f"Launch {gang.launch} of {gang.run_id} was not rendered by the pool `{self.pool.name}`")
+        note = self._home.run(gang.run_id).launch(gang.launch).path / "submitting.json"
+        earlier = read_json(note)
+        if earlier is not None and earlier["key"] != key:
+            raise Rejected(f"Launch {gang.launch} of {gang.run_id} was submitted under another key")
+        if earlier is not None:
+            found = self._find(gang)
+            if found is not None:
+                return self._handle(gang, found, submitted=earlier["tried"])
+            self._let_settle(earlier["tried"])
+        self._probe()
+        upload_run(self._home, self._link, gang.run_id, self._files(gang, launch))
+        tried = self._wall()
+        write_json(note, {"version": 1, "key": key, "tried": tried}, durable=True)
+        job = self._run_sbatch(launch, note)
+        return self._handle(gang, job, submitted=tried)
+
+    def observe(self, handles: Sequence[Handle]) -> dict[int, Observation]:
+        return dict(self._observer.observe(handles))
+
+    def cancel(self, handle: Handle) -> None:
+        """Have Slurm end the job: signal, its own grace, kill. Returns at once."""
+        threading.Thread(target=self._scancel, args=(handle,), name="gangline-scancel", daemon=True).start()
+
+    def describe(self, handle: Handle) -> dict[str, str]:
+        job, folder = handle.data["job"], handle.data["job_dir"]
+        log = f"{folder}/job.log"
+        return {
+            "job": job,
+            "log": log,
+            "queue": self._typed("squeue", f"--jobs={job}"),
+            "details": self._typed("scontrol", "show", "job", job),
+            "follow": self._typed("tail", "-F", log),
+        }
+
+    # What a launch is made of
+
+    def _terms(self, gang: GangSpec) -> JobTerms:
+        cpus = decide_cpus(self.pool, self._node_kinds(), gpus=gang.gpus_per_node, ranks=gang.procs_per_node)
+        return JobTerms(
+            run_dir=self.places(gang.run_id).run_dir,
+            agent=f"{self.pool.work}/agents/{self._agent_name()}",
+            python=self._interpreter(),
+            token=self._token(gang),
+            cpus_per_node=cpus,
+            env=self.pool.env,
+        )
+
+    def _token(self, gang: GangSpec) -> Token:
+        return Token(home=self._identity, run_id=gang.run_id, launch=gang.launch)
+
+    def _agent_name(self) -> str:
+        with self._lock:
+            if self._agent is None:
+                self._agent = bundle.bundle_name(bundle.render_bundle())
+            return self._agent
+
+    def _interpreter(self) -> str:
+        """Of the agents."""
+        if self._python is None:
+            self._python = self.pool.python or self._link.python(None)[0]
+        return self._python
+
+    def _node_kinds(self) -> tuple[NodeKind, ...]:
+        """What the cluster has, as it said lately; nothing where it has not answered yet."""
+        with self._lock:
+            now = self._monotonic()
+            if now < self._ask_at:
+                return self._kinds
+            self._ask_at = now + _ASK_AGAIN_S
+            try:
+                ran = self._link.run(render_sinfo(self.pool), timeout_s=_SINFO_S)
+            except BackendError as error:
+                _log.info("pool %s did not say what it has: %s", self.pool.name, error)
+                return self._kinds
+            kinds = parse_sinfo(ran.out) if ran.rc == 0 else []
+            if kinds:
+                self._kinds, self._ask_at = tuple(kinds), now + _KNOWN_FOR_S
+            return self._kinds
+
+    def _sbatch(self, gang: GangSpec) -> tuple[str, ...]:
+        return ("sbatch", "--parsable", f"{self._job_dir(gang)}/job.sh")
+
+    def _job_dir(self, gang: GangSpec) -> str:
+        return f"{self.places(gang.run_id).run_dir}/launches/{gang.launch:03d}"
+
+    def _files(self, gang: GangSpec, launch: Launch) -> list[str]:
+        return [f"launches/{gang.launch:03d}/launch.json", *launch.files]
+
+    # Submission
+
+    def _probe(self) -> None:
+        """The work folder takes files; what it says holds for a while."""
+        if self._monotonic() < self._probed_until:
+            return
+        work = self.pool.work
+        found = self._link.probe(work)
+        fix = f"Correct `work` of the pool `{self.pool.name}`; `gangline pools doctor {self.pool.name}` tries it again."
+        if not found.exists or not found.writable:
+            what = "cannot be written" if found.exists else "is not there and cannot be made"
+            raise Rejected(f"The work folder {work} of the pool `{self.pool.name}` {what}", why=found.why_not, fix=fix)
+        if found.free_bytes < _LEAST_FREE_BYTES:
+            why = f"{found.free_bytes >> 20} MB are left, also for logs and checkpoints"
+            raise Rejected(f"The work folder {work} of the pool `{self.pool.name}` is full", why=why, fix=fix)
+        self._probed_until = self._monotonic() + _PROBED_FOR_S
+
+    def _run_sbatch(self, launch: Launch, note: Path) -> str:
+        """The id of the new job; where it is certain that there is none, the note is taken back."""
+        ran = self._link.run(launch.commands[0], timeout_s=_SBATCH_S)
+        job = parse_job_id(ran.out) if ran.rc == 0 else None
+        if job is not None:
+            return job
+        refusal = parse_refusal(ran)
+        if not isinstance(refusal, Unsure):
+            note.unlink(missing_ok=True)
+            raise refusal
+        found = self._find(launch.gang)
+        if found is None:
+            raise refusal
+        return found
+
+    def _find(self, gang: GangSpec) -> str | None:
+        return find_job(self._link, self._token(gang), run_dir=self.places(gang.run_id).run_dir)
+
+    def _let_settle(self, tried: float) -> None:
+        """Slurm may still work on a request that nobody heard the answer of.
+
+        Raises:
+            Transient: not enough time has passed since.
+        """
+        left_s = tried + _SETTLE_S - self._wall()
+        if 0 < left_s <= _SETTLE_S:
+            why = "The job was not found so far, and may still appear"
+            raise Transient(
+                f"Slurm did not say whether it took the job; asked again in {left_s:.0f} s at most", why=why
+            )
+
+    def _handle(self, gang: GangSpec, job: str, *, submitted: float) -> Handle:
+        data = {
+            "job": job,
+            "token": str(self._token(gang)),
+            "submitted": submitted,
+            "cluster": self.pool.name,
+            "job_dir": self._job_dir(gang),
+        }
+        return Handle(backend=self.name, version=_HANDLE_VERSION, data=data)
+
+    # The end
+
+    def _scancel(self, handle: Handle) -> None:
+        """By number and name: a number that another job bears by now ends nothing."""
+        token = parse_token(handle.data["token"])
+        name = [f"--name={job_name(token.run_id, token.launch)}"] if token is not None else []
+        try:
+            ran = self._link.run(("scancel", *name, handle.data["job"]), timeout_s=_SCANCEL_S)
+        except BackendError as error:
+            _log.warning("job %s was not cancelled: %s", handle.data["job"], error)
+            return
+        if ran.rc != 0:
+            _log.warning("scancel %s ended with %s: %s", handle.data["job"], ran.rc, ran.err.strip())
+
+    def _typed(self, *words: str) -> str:
+        """A command as a person would type it here."""
+        if self.pool.ssh is None:
+            return shlex.join(words)
+        return shlex.join(["ssh", *self.pool.ssh_options, self.pool.ssh, *words])
