@@ -46,6 +46,7 @@ FIELDS = {
     "V": "submit",
     "l": "limit",
     "M": "elapsed",
+    "Z": "work_dir",
     "D": "num_nodes",
 }
 LONG_FIELDS = {
@@ -200,6 +201,7 @@ def register(state: State, argv: list[str], script: str) -> str:
         "id": job,
         "name": value_of(words, "--job-name", "-J") or "sbatch",
         "comment": value_of(words, "--comment") or "",
+        "work_dir": value_of(words, "--chdir", "-D") or str(Path.cwd()),
         "partition": value_of(words, "--partition", "-p") or "main",
         "num_nodes": value_of(words, "--nodes", "-N") or "1",
         "submit": time.strftime("%Y-%m-%dT%H:%M:%S"),

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from gangline.agent import bundle
-from gangline.backends.slurm.capacity import NodeKind, decide_capacity, decide_cpus, parse_sinfo, render_sinfo
+from gangline.backends.slurm.capacity import decide_capacity, decide_cpus
+from gangline.backends.slurm.census import Census
 from gangline.backends.slurm.link import Link
 from gangline.backends.slurm.lookup import find_job
 from gangline.backends.slurm.options import check_options, merge_options
@@ -37,10 +38,6 @@ _log = logging.getLogger(__name__)
 _HANDLE_VERSION = 1
 _SBATCH_S = 90.0
 _SCANCEL_S = 60.0
-_SINFO_S = 20.0
-_ASK_AGAIN_S = 30.0
-"""How soon a cluster that did not answer is asked again what it has."""
-_KNOWN_FOR_S = 600.0
 _SETTLE_S = 30.0
 """How long a request whose answer was lost may still make a job; no second one is made before."""
 _PROBED_FOR_S = 60.0
@@ -89,12 +86,11 @@ class SlurmBackend:
         self._identity = home_identity(home)
         self._agent: str | None = None
         self._python: str | None = None
-        self._kinds: tuple[NodeKind, ...] = ()
-        self._ask_at = 0.0
+        self._census = Census(pool, link)
         self._probed_until = 0.0
 
     def capacity(self) -> PoolCapacity:
-        return decide_capacity(self.pool, self._node_kinds())
+        return decide_capacity(self.pool, self._census.kinds())
 
     def places(self, run_id: str) -> Places:
         work = self.pool.work
@@ -179,7 +175,7 @@ class SlurmBackend:
     # What a launch is made of
 
     def _terms(self, gang: GangSpec) -> JobTerms:
-        cpus = decide_cpus(self.pool, self._node_kinds(), gpus=gang.gpus_per_node, ranks=gang.procs_per_node)
+        cpus = decide_cpus(self.pool, self._census.kinds(), gpus=gang.gpus_per_node, ranks=gang.procs_per_node)
         return JobTerms(
             run_dir=self.places(gang.run_id).run_dir,
             agent=f"{self.pool.work}/agents/{self._agent_name()}",
@@ -203,23 +199,6 @@ class SlurmBackend:
         if self._python is None:
             self._python = self.pool.python or self._link.python(None)[0]
         return self._python
-
-    def _node_kinds(self) -> tuple[NodeKind, ...]:
-        """What the cluster has, as it said lately; nothing where it has not answered yet."""
-        with self._lock:
-            now = self._monotonic()
-            if now < self._ask_at:
-                return self._kinds
-            self._ask_at = now + _ASK_AGAIN_S
-            try:
-                ran = self._link.run(render_sinfo(self.pool), timeout_s=_SINFO_S)
-            except BackendError as error:
-                _log.info("pool %s did not say what it has: %s", self.pool.name, error)
-                return self._kinds
-            kinds = parse_sinfo(ran.out) if ran.rc == 0 else []
-            if kinds:
-                self._kinds, self._ask_at = tuple(kinds), now + _KNOWN_FOR_S
-            return self._kinds
 
     def _sbatch(self, gang: GangSpec) -> tuple[str, ...]:
         return ("sbatch", "--parsable", f"{self._job_dir(gang)}/job.sh")

@@ -83,7 +83,7 @@ def render_job(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> str:
 def render_node(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> str:
     """What each node runs; it ends as the agent."""
     profile = [_PROFILE] if options.setup else []
-    setup = [f"setup {shlex.quote(line)}" for line in options.setup]
+    setup = [f"eval {shlex.quote(line)} || failed $? {shlex.quote(line)}" for line in options.setup]
     arguments = ["-I", "-S", terms.agent, "agent", terms.run_dir, "--launch", str(gang.launch)]
     return "\n".join(
         [
@@ -122,10 +122,8 @@ fail() {
 _PROFILE = "[ -r /etc/profile ] && . /etc/profile"
 
 _SETUP = f"""\
-setup() {{
-  eval "$1"
-  code=$?
-  [ "$code" -eq 0 ] || fail {EXIT_SETUP} "the set-up line \\`$1\\` failed with exit code $code"
+failed() {{
+  fail {EXIT_SETUP} "the set-up line \\`$2\\` failed with exit code $1"
 }}"""
 
 _FIND_PYTHON = f"""\

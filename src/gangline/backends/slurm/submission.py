@@ -15,6 +15,8 @@ _PARSABLE = re.compile(r"(\d{1,10})(;[\w.-]+)?")
 _SPOKEN = re.compile(r"Submitted batch job (\d{1,10})( on cluster [\w.-]+)?")
 _ERROR = re.compile(r"^(?:sbatch: )?(?:error|fatal): *", re.MULTILINE)
 _MOST_WORDS = 600
+_LARGEST_EXIT_CODE = 127
+"""A shell adds to 128 the signal that has ended a command."""
 
 _FULL = re.compile(
     r"(QOS|Assoc)\w*Submit\w*Limit|temporarily unable to accept job|Job violates .*job submit limit|"
@@ -98,16 +100,14 @@ def parse_refusal(ran: Ran) -> BackendError:
     words = _words(ran)
     if ran.rc is None:
         return Unsure("sbatch gave no answer in time", why=words)
-    if ran.rc == 0:
-        return Unsure("sbatch named no job", why=words or "It printed nothing")
+    if not 0 < ran.rc <= _LARGEST_EXIT_CODE:
+        what = "sbatch named no job" if ran.rc == 0 else "sbatch was killed"
+        return Unsure(what, why=words or f"It ended with {ran.rc} and said nothing")
     if _NOT_ANSWERED.search(words):
         return Unsure("Slurm did not say whether it took the job", why=words)
     if _NOT_REACHED.search(words):
         return Transient("Slurm's controller was not reached", why=words)
-    if _FULL.search(words) and not _OTHER_LIMIT.search(words):
-        return NoCapacity("Slurm takes no more jobs of yours now", why=words)
-    fix = next((fix for pattern, fix in _FIXES if re.search(pattern, words, re.IGNORECASE)), "")
-    return Rejected("Slurm refuses the job", why=words or f"sbatch ended with {ran.rc}", fix=fix)
+    return _refused(words or f"sbatch ended with {ran.rc}")
 
 
 def parse_listing(out: str, work_dir: str) -> list[Listed]:
@@ -120,6 +120,13 @@ def parse_listing(out: str, work_dir: str) -> list[Listed]:
             comment = rest[: -len(work_dir) - 1]
             found.append(Listed(job=job, state=state.split()[0] if state else "", comment=comment, work_dir=work_dir))
     return found
+
+
+def _refused(words: str) -> BackendError:
+    if _FULL.search(words) and not _OTHER_LIMIT.search(words):
+        return NoCapacity("Slurm takes no more jobs of yours now", why=words)
+    fix = next((fix for pattern, fix in _FIXES if re.search(pattern, words, re.IGNORECASE)), "")
+    return Rejected("Slurm refuses the job", why=words, fix=fix)
 
 
 def _words(ran: Ran) -> str:
