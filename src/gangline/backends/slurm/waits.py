@@ -59,7 +59,7 @@ WAITS: Mapping[str, tuple[str, str, bool]] = {
     "ReservationInvalid": _w("its reservation is not valid any more", "Use another --reservation.", never=True),
     "ReqNodeNotAvail": _w(
         "nodes that it needs are down, drained or reserved, maybe for maintenance that its time limit would reach into",
-        "A shorter --time-limit may let it start before; `sinfo -R` and `scontrol show reservation` say what is planned.",
+        "A shorter --time-limit may let it start before; `sinfo -R` and `scontrol show reservation` say why.",
     ),
     "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions": _w(
         "nodes that it needs are down, drained or kept for partitions of higher priority",
@@ -176,9 +176,7 @@ _FOLDED: Mapping[str, str] = {key.lower(): key for key in WAITS}
 def _explain_limit(word: str, limit: re.Match[str]) -> Wait:
     """One of the many words for limits: who has it, of what, counted how."""
     rest = limit["rest"]
-    whose = {"QOS": "its QOS", "Assoc": "its account"}.get(
-        limit["whose"] or "", "the account" if "Account" in rest else "its QOS"
-    )
+    whose = {"QOS": "its QOS", "Assoc": "its account"}.get(limit["whose"] or "", "its QOS")
     what = _WHAT[limit["what"].lower()]
     if limit["kind"] == "Min":
         text = f"it asks for fewer {what} than {whose} demands of each job"
@@ -193,7 +191,7 @@ def _explain_limit(word: str, limit: re.Match[str]) -> Wait:
         return Wait(word=word, text=text, fix=_LIMIT_FIX, never=True)
     if limit["kind"] == "Grp":
         scope = " of all its users together"
-    spent = "Minutes" in rest and "RunMinutes" not in rest or limit["what"] == "Wall"
+    spent = ("Minutes" in rest and "RunMinutes" not in rest) or limit["what"] == "Wall"
     text = f"{whose} has {'used up its' if spent else 'reached its limit of'} {what}{scope}"
     fix = (
         "It starts when usage has decayed, or the limit is raised."
