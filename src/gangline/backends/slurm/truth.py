@@ -1,0 +1,350 @@
+"""What is true of a launch, from all that speaks of it: squeue, sacct, scontrol, and the files of its agents. Pure.
+
+No single silence is an end. GONE needs a positive word (an ended state of this very job; the leader's last word and
+the end of the batch script), or two silences that last: a queue that answers and does not list the job, and a
+controller that says again and again that it knows no such job, while no file shows a sign of life.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from gangline.backends.slurm.endings import ExitMark, describe_ending
+from gangline.backends.slurm.records import JobRecord
+from gangline.backends.slurm.states import Standing
+from gangline.backends.slurm.tokens import Token, job_name, parse_token
+from gangline.backends.slurm.waits import explain_wait
+from gangline.domain.gang import Liveness, Observation
+from gangline.domain.phase import Reason
+
+__all__ = [
+    "Answers",
+    "Ask",
+    "Claim",
+    "Footprint",
+    "Memory",
+    "decide_question",
+    "is_of",
+    "render_clock",
+    "weigh",
+]
+
+RECYCLED_S = 600.0
+"""A job that was submitted so long before or after ours is another one with its number, where nothing else tells."""
+REQUEUE_PATIENCE_S = 30.0
+"""How long after an end that Slurm may follow by a requeue that is waited for."""
+ENDING_PATIENCE_S = 120.0
+"""How long a job may be COMPLETING, as with a node that does not answer, before that counts as its end."""
+QUIET_S = 60.0
+CONFIRM_TIMES = 3
+CONFIRM_S = 20.0
+"""So often, and over so long, a controller has to say that it knows no such job."""
+_MOST_QUESTIONS = 2
+
+
+class Ask(Enum):
+    """Whom to ask besides the queue."""
+
+    ACCOUNTS = "accounts"
+    CONTROLLER = "controller"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What our handle says of the job."""
+
+    job: str
+    token: Token | None
+    submitted: float
+    """By the cluster's clock."""
+    log: str = ""
+    """Far path of the job's output."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footprint:
+    """What the launch has left in its files, as far as they are here."""
+
+    mark: ExitMark | None = None
+    last_word: str = ""
+    """What the leader's newest result of this launch says comes next: `end`, `relaunch`, `restart`; "" without one."""
+    alive_sign: int | None = None
+    """When the leader touched its sign of life last, by whatever clock; only its change counts."""
+    has_log: bool = False
+    """The job's log says something."""
+    is_cancelled: bool = False
+    """Gangline itself has asked Slurm to end the job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """What was said of one job in one poll."""
+
+    is_fresh: bool = True
+    """The queue has answered."""
+    trouble: str = ""
+    """Why it has not."""
+    wall: float = 0.0
+    """Seconds since the epoch, now."""
+    queue: JobRecord | None = None
+    lives: Sequence[JobRecord] | None = None
+    """All that accounting has of its number; None: not asked, or no answer."""
+    has_accounts: bool = True
+    """False: this cluster keeps none."""
+    controller: JobRecord | None = None
+    is_invalid: bool = False
+    """The controller knows no such job."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Users by their numbers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What earlier polls have seen of one job."""
+
+    absent_since: float | None = None
+    absent_times: int = 0
+    invalid_times: int = 0
+    ended_since: float | None = None
+    asked_accounts: int = 0
+    restarts: int = 0
+    lives: Sequence[JobRecord] = ()
+    alive_sign: int | None = None
+    alive_at: float | None = None
+    """When that sign was last seen to change."""
+
+
+def is_of(record: JobRecord, claim: Claim) -> bool:
+    """Whether a record is of our job, and not of another one that bears its number by now.
+
+    By its comment; by its name, where a site rewrites comments; by its time, where it has neither.
+    """
+    said = parse_token(record.comment or "")
+    if said is not None and claim.token is not None:
+        return said == claim.token
+    if claim.token is not None and record.name == job_name(claim.token.run_id, claim.token.launch):
+        return True
+    return record.submitted is None or abs(record.submitted - claim.submitted) <= RECYCLED_S
+
+
+def decide_question(claim: Claim, memory: Memory, answers: Answers, now: float) -> Ask | None:
+    """Whom to ask about this job before it is weighed; None: the queue's word will do."""
+    if not answers.is_fresh:
+        return None
+    record = _ours(answers.queue, claim)
+    if record is None:
+        turns = memory.absent_times % 2
+        return Ask.ACCOUNTS if answers.has_accounts and turns == 0 else Ask.CONTROLLER
+    if not answers.has_accounts or memory.asked_accounts >= _MOST_QUESTIONS:
+        return None
+    meaning, standing = record.state.meaning, record.state.standing
+    who = standing is Standing.ENDED and meaning.cancelled and not record.by
+    why = standing is Standing.PENDING and (record.restarts or 0) > len(memory.lives)
+    stuck = (
+        standing is Standing.ENDING and memory.ended_since is not None and now - memory.ended_since > ENDING_PATIENCE_S
+    )
+    return Ask.ACCOUNTS if who or why or stuck else None
+
+
+def weigh(
+    claim: Claim, memory: Memory, answers: Answers, footprint: Footprint, now: float
+) -> tuple[Memory, Observation]:
+    """What is true of the launch now, and what to remember for the next time.
+
+    Args:
+        now: by a clock that never goes back.
+    """
+    record = _ours(answers.queue, claim) or _ours(answers.controller, claim)
+    memory = _remember(claim, memory, answers, footprint, now)
+    if _is_over_by_files(memory, record, footprint):
+        return memory, _gone(claim, memory, record, footprint, answers)
+    if not answers.is_fresh and record is None:
+        return memory, Observation(liveness=Liveness.UNKNOWN, detail=answers.trouble)
+    if record is not None:
+        return memory, _listed(claim, memory, record, footprint, answers, now)
+    return memory, _absent(claim, memory, footprint, answers, now)
+
+
+def _ours(record: JobRecord | None, claim: Claim) -> JobRecord | None:
+    return record if record is not None and is_of(record, claim) else None
+
+
+def _remember(claim: Claim, memory: Memory, answers: Answers, footprint: Footprint, now: float) -> Memory:
+    if footprint.alive_sign is not None and footprint.alive_sign != memory.alive_sign:
+        memory = replace(memory, alive_sign=footprint.alive_sign, alive_at=now)
+    if answers.lives is not None:
+        lives = [life for life in answers.lives if is_of(life, claim) or _follows(life, answers.lives, claim)]
+        memory = replace(memory, lives=tuple(lives), asked_accounts=memory.asked_accounts + 1)
+    if not answers.is_fresh:
+        return memory
+    record = _ours(answers.queue, claim) or _ours(answers.controller, claim)
+    if record is None:
+        is_other = answers.queue is not None or answers.controller is not None
+        return replace(
+            memory,
+            absent_since=now if memory.absent_since is None else memory.absent_since,
+            absent_times=memory.absent_times + 1,
+            invalid_times=memory.invalid_times + (1 if answers.is_invalid or is_other else 0),
+        )
+    is_over = record.state.standing in {Standing.ENDED, Standing.ENDING}
+    since = now if memory.ended_since is None else memory.ended_since
+    return replace(
+        memory,
+        absent_since=None,
+        absent_times=0,
+        invalid_times=0,
+        ended_since=since if is_over else None,
+        restarts=max(memory.restarts, record.restarts or 0),
+        asked_accounts=0 if (record.restarts or 0) > memory.restarts else memory.asked_accounts,
+    )
+
+
+def _follows(life: JobRecord, lives: Sequence[JobRecord], claim: Claim) -> bool:
+    """A later life of ours: accounting often keeps no comment, and a requeue changes when a job was submitted."""
+    if parse_token(life.comment or "") is not None or life.submitted is None:
+        return False
+    earlier = [one for one in lives if one.submitted is not None and one.submitted < life.submitted]
+    if not earlier:
+        return False
+    before = max(earlier, key=lambda one: one.submitted or 0.0)
+    returned = before.state.meaning.may_return or before.state.meaning.is_requeue
+    return returned and (is_of(before, claim) or _follows(before, lives, claim))
+
+
+def _is_over_by_files(memory: Memory, record: JobRecord | None, footprint: Footprint) -> bool:
+    """The leader has said that the launch is over, and the batch script of this life of the job has ended."""
+    if footprint.last_word not in {"end", "relaunch"} or not _is_marked(memory, footprint):
+        return False
+    return record is None or record.state.standing is not Standing.PENDING
+
+
+def _is_marked(memory: Memory, footprint: Footprint) -> bool:
+    return footprint.mark is not None and footprint.mark.restart >= memory.restarts
+
+
+def _listed(
+    claim: Claim, memory: Memory, record: JobRecord, footprint: Footprint, answers: Answers, now: float
+) -> Observation:
+    """Slurm has a record of the job. That it is listed does not say that it runs."""
+    standing, job = record.state.standing, claim.job
+    if standing is Standing.PENDING:
+        return _waiting(claim, memory, record, answers.wall)
+    if standing is Standing.UNKNOWN:
+        detail = f"Slurm says {record.state.raw} of job {job}, which is not known here; it counts as not finished"
+        return Observation(liveness=Liveness.ALIVE, detail=detail)
+    if standing is Standing.RUNNING:
+        return Observation(liveness=Liveness.ALIVE, detail=_running(job, record, memory, footprint))
+    return _over(claim, memory, record, footprint, answers, now)
+
+
+def _over(
+    claim: Claim, memory: Memory, record: JobRecord, footprint: Footprint, answers: Answers, now: float
+) -> Observation:
+    """Slurm says that the job has ended, or is about to."""
+    job, over_for_s = claim.job, now - (memory.ended_since if memory.ended_since is not None else now)
+    if record.state.standing is Standing.ENDING:
+        quiet = memory.alive_at is None or now - memory.alive_at > QUIET_S
+        if over_for_s <= ENDING_PATIENCE_S or not quiet:
+            return Observation(liveness=Liveness.ALIVE, detail=f"Slurm job {job} is ending ({record.state.name})")
+        return _gone(claim, memory, record, footprint, answers)
+    if record.state.meaning.may_return and record.requeues is not False and over_for_s < REQUEUE_PATIENCE_S:
+        detail = f"Slurm says {record.state.name} of job {job}, and may put it back into its queue"
+        return Observation(liveness=Liveness.UNKNOWN, detail=detail)
+    if decide_question(claim, memory, answers, now) is not None:
+        return Observation(liveness=Liveness.ALIVE, detail=f"Slurm job {job} has ended ({record.state.name})")
+    return _gone(claim, memory, record, footprint, answers)
+
+
+def _running(job: str, record: JobRecord, memory: Memory, footprint: Footprint) -> str:
+    where = f" on {record.nodes}" if record.nodes else ""
+    if _is_marked(memory, footprint):
+        return f"Slurm still counts job {job} as running{where}, though its script has ended"
+    words = f": {record.state.meaning.words}" if record.state.meaning.words else ""
+    again = f", for the {_ordinal(memory.restarts + 1)} time" if memory.restarts else ""
+    return f"Slurm job {job} runs{where}{again}{words}"
+
+
+def _ordinal(number: int) -> str:
+    return {2: "second", 3: "third"}.get(number, f"{number}th")
+
+
+def _waiting(claim: Claim, memory: Memory, record: JobRecord, wall: float) -> Observation:
+    """One sentence why it waits; after a requeue also why Slurm has taken it back."""
+    job, meaning = claim.job, record.state.meaning
+    wait = explain_wait(record.reason)
+    text = f"Slurm job {job} waits: {wait.word} ({wait.text})"
+    if meaning.words and not record.reason:
+        text = f"Slurm job {job} waits: {record.state.name} ({meaning.words})"
+    if record.start is not None and not wait.never:
+        text += f"; Slurm expects it to start at {render_clock(record.start, now=wall)}"
+    if wait.never:
+        text += "; as things are it will never start"
+    if wait.fix:
+        text += f". {wait.fix.removesuffix('.')}"
+    if not memory.restarts and not meaning.is_requeue:
+        return Observation(liveness=Liveness.PENDING, detail=text)
+    ended = [life for life in memory.lives if life.state.standing is Standing.ENDED]
+    last = ended[-1].state.meaning if ended else None
+    why = f", as {last.words}" if last is not None and last.words else ""
+    return Observation(
+        liveness=Liveness.PENDING,
+        detail=f"Slurm has put job {job} back into its queue{why} (restart {max(1, memory.restarts)}). {text}",
+        preempted=last is not None and last.preempted,
+        reason=last.reason if last is not None else None,
+    )
+
+
+def render_clock(time: float, *, now: float, tz: dt.tzinfo | None = None) -> str:
+    """`14:05`, or `3 Dec 14:05` on another day; None: in the time zone of this machine."""
+    moment, today = (dt.datetime.fromtimestamp(at, tz=dt.timezone.utc).astimezone(tz) for at in (time, now))
+    clock = f"{moment:%H:%M}"
+    return clock if moment.date() == today.date() else f"{moment.day} {moment:%b} {clock}"
+
+
+def _absent(claim: Claim, memory: Memory, footprint: Footprint, answers: Answers, now: float) -> Observation:
+    """The queue has answered, and does not list the job."""
+    job = claim.job
+    since = memory.absent_since if memory.absent_since is not None else now
+    if memory.alive_at is not None and memory.alive_at > since:
+        detail = f"Slurm does not list job {job} any more, but its agents show that they live"
+        return Observation(liveness=Liveness.ALIVE, detail=detail)
+    last = memory.lives[-1] if memory.lives else None
+    has_ended = last is not None and last.state.standing is Standing.ENDED
+    enough = 2 if last is not None and last.state.meaning.may_return else 1
+    if _is_marked(memory, footprint) or (has_ended and memory.absent_times >= enough):
+        return _gone(claim, memory, last, footprint, answers)
+    if footprint.last_word in {"end", "relaunch"} and memory.absent_times > 1:
+        return _gone(claim, memory, last, footprint, answers)
+    if memory.invalid_times >= CONFIRM_TIMES and now - since >= CONFIRM_S:
+        return _gone(claim, memory, last if has_ended else None, footprint, answers)
+    detail = f"Slurm does not list job {job}; whether it has ended is being found out"
+    return Observation(liveness=Liveness.UNKNOWN, detail=detail)
+
+
+def _gone(
+    claim: Claim, memory: Memory, record: JobRecord | None, footprint: Footprint, answers: Answers
+) -> Observation:
+    """The end, as the best witness tells it: accounting has the final state, and who cancelled."""
+    lives = [life for life in memory.lives if life.state.standing is Standing.ENDED]
+    known = record is not None and record.state.standing is Standing.ENDED
+    witness = record if known or not lives else lives[-1]
+    by = ""
+    if not footprint.is_cancelled and witness is not None and witness.state.meaning.cancelled:
+        who = next((one.by for one in (witness, *reversed(lives)) if one.by), "")
+        by = answers.names.get(who, f"user {who}" if who.isdigit() else who) or "somebody"
+    ending = describe_ending(claim.job, witness, mark=footprint.mark, log=claim.log, has_log=footprint.has_log, by=by)
+    return Observation(
+        liveness=Liveness.GONE,
+        detail=ending.detail,
+        cancelled=ending.cancelled,
+        preempted=ending.preempted,
+        reason=_settled(ending.reason, footprint),
+    )
+
+
+def _settled(reason: Reason | None, footprint: Footprint) -> Reason | None:
+    """What the leader has said of the end has the last word."""
+    return None if footprint.last_word in {"end", "relaunch"} else reason
