@@ -87,7 +87,8 @@ class Case:
         ("COMPLETIN", Liveness.ALIVE), ("COMPLETING", Liveness.ALIVE), ("STAGE_OUT", Liveness.ALIVE),
         ("HIBERNATING", Liveness.ALIVE), ("REVOKED", Liveness.ALIVE), ("COMPLET", Liveness.ALIVE),
         ("COMPLETED", Liveness.GONE), ("FAILED", Liveness.GONE), ("TIMEOUT", Liveness.GONE),
-        ("NODE_FAIL", Liveness.GONE), ("BOOT_FAIL", Liveness.GONE), ("PREEMPTED", Liveness.GONE), ("DEADLINE", Liveness.GONE),
+        ("NODE_FAIL", Liveness.GONE), ("BOOT_FAIL", Liveness.GONE), ("PREEMPTED", Liveness.GONE),
+        ("DEADLINE", Liveness.GONE),
         ("OUT_OF_ME+", Liveness.GONE),
     ],
 )  # fmt: skip
