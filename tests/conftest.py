@@ -17,6 +17,7 @@ from typing import NoReturn
 import psutil
 import pytest
 import pytest_socket
+from tests.slurm.cluster import can_start
 
 TESTS = Path(__file__).resolve().parent
 REQUIRE_SERVICES = os.environ.get("GANGLINE_REQUIRE_SERVICES") == "1"
@@ -35,6 +36,10 @@ SERVICES: dict[str, tuple[Callable[[], bool], str]] = {
         "needs ripgrep: make setup",
     ),
     "git": (lambda: shutil.which("git") is not None, "needs git"),
+    "slurm": (
+        can_start,
+        "needs root, namespaces and Debian's slurm-wlm, munge, openssh-server, openssh-client, iproute2, procps",
+    ),
 }
 """Marker -> whether this machine has it, and what to say if not."""
 
