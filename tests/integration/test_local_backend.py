@@ -86,6 +86,10 @@ class Machine:
     def start(self) -> Handle:
         return self.backend.submit(self.backend.render(self.gang), key="k")
 
+    def agents(self) -> list[int]:
+        """The agents themselves; a handle has their guardians."""
+        return [int(self.run.launch(0).lock(node).read_text()) for node in (0, 1)]
+
     def wait_until_up(self) -> None:
         wait_for(lambda: len(list(self.run.path.glob("up-*"))) == 4)
 
@@ -94,6 +98,10 @@ class Machine:
 
     def wait_until_gone(self, handle: Handle) -> None:
         wait_for(lambda: self.liveness(handle) is Liveness.GONE)
+
+
+def guardians(handle: Handle) -> list[int]:
+    return [agent["pid"] for agent in handle.data["agents"]]
 
 
 @pytest.fixture(params=[StartMode.EXEC, StartMode.WARM])
@@ -139,17 +147,19 @@ def test_cancel_leaves_nothing(machine: Machine) -> None:
 def test_cancel_of_agents_that_are_stopped_leaves_nothing(machine: Machine) -> None:
     handle = machine.start()
     machine.wait_until_up()
-    for agent in handle.data["agents"]:
-        os.kill(agent["pid"], signal.SIGSTOP)
+    for pid in [*guardians(handle), *machine.agents()]:
+        os.kill(pid, signal.SIGSTOP)
     machine.backend.cancel(handle)
     machine.wait_until_gone(handle)
     wait_for(lambda: of_folder(machine.folder) == [])
 
 
-def test_killed_agents_take_their_ranks_along(machine: Machine) -> None:
+@pytest.mark.parametrize("killed", ["agents", "guardians", "both"])
+def test_killed_agents_take_their_ranks_along(machine: Machine, killed: str) -> None:
     handle = machine.start()
     machine.wait_until_up()
-    for agent in handle.data["agents"]:
-        os.kill(agent["pid"], signal.SIGKILL)
+    pids = {"agents": machine.agents(), "guardians": guardians(handle), "both": [*guardians(handle), *machine.agents()]}
+    for pid in pids[killed]:
+        os.kill(pid, signal.SIGKILL)
     machine.wait_until_gone(handle)
     wait_for(lambda: of_folder(machine.folder) == [])

@@ -35,6 +35,11 @@ class Foothold:
         """The first folder that is not where it was."""
         return next((path for path, held in self._held.items() if not _is_same(path, held)), None)
 
+    def has_lost(self, path: Path) -> bool:
+        """Whether a folder that is looked after is not where it was."""
+        held = self._held.get(path)
+        return held is not None and not _is_same(path, held)
+
     def close(self) -> None:
         """Let go of all."""
         for path in list(self._held):

@@ -81,6 +81,10 @@ class Groundwork:
         """A folder that is not where it was: somebody has removed or moved it."""
         return self._foothold.find_lost()
 
+    def has_lost_all(self) -> bool:
+        """Whether the run's own folder is gone, or another one in its place."""
+        return self._foothold.has_lost(self._site.run.path)
+
     def missing_outputs(self) -> list[str]:
         """Declared outputs that are not there, each with what is wrong."""
         return find_missing_outputs(self._site.launch.outputs, self._site.workdir)

@@ -1,7 +1,8 @@
-"""A tiny process beside each agent, for one purpose: when the agent is killed, so is all that it started.
+"""The process above each agent, for one purpose: however the agent ends, all that it started ends too.
 
-It is forked from the agent, waits on a pipe whose other end the agent alone holds, and finds processes by the variables
-that every rank and helper of this agent was started with. Standard library only.
+It is what the backend starts. It forks the agent and waits for its end; as the subreaper of everything below, it then
+is the parent of all that the agent has left, also of what has an empty environment and a session of its own. It passes
+signals on. An agent whose guardian was killed ends what it has started, and itself. Standard library only.
 """
 
 from __future__ import annotations
@@ -9,18 +10,61 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import NoReturn
 
-from gangline.agent.processes import processes_of, send
+from gangline.agent.processes import adopt_orphans, find_descendants, processes_of, send
+from gangline.agent.site import complain
 
-__all__ = ["Guardian", "marks_of", "sweep", "sweep_earlier"]
+__all__ = ["end_unguarded", "fork_agent", "marks_of", "sweep", "sweep_earlier"]
 
 _PATIENCE_S = 30.0
 _PAUSE_S = 0.02
 _MOST_DESCRIPTORS = 256
 """An agent that has just begun holds a handful."""
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+_EXIT_OF_SIGNAL = 128
+
+
+def fork_agent(*, lock: int) -> int:
+    """Be the guardian, and return in the agent alone: a descriptor that reads as ended when the guardian is gone.
+
+    Args:
+        lock: descriptor that both hold, the guardian until nothing is left.
+    """
+    adopt_orphans()
+    read, write = os.pipe()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
+    agent = os.fork()
+    if agent != 0:
+        _guard(agent, kept={lock, write}, mask=before)
+    os.setsid()
+    os.close(write)
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    adopt_orphans()
+    return read
+
+
+def end_unguarded() -> NoReturn:
+    """In an agent whose guardian was killed: end all, as nobody would when this process is killed as well."""
+    complain("the process that guards this agent was killed; the agent ends its ranks and itself")
+    end_below()
+    os._exit(1)
+
+
+def end_below(*, patience_s: float = _PATIENCE_S) -> int:
+    """Kill and reap everything below this process, until nothing is left; how many there were."""
+    me, killed = os.getpid(), set[int]()
+    deadline = time.monotonic() + patience_s
+    while time.monotonic() < deadline:
+        _reap_all()
+        found = [process.pid for process in find_descendants(me) if not process.dead]
+        if not found:
+            break
+        killed.update(send(found, signal.SIGKILL))
+        time.sleep(_PAUSE_S)
+    return len(killed)
 
 
 def marks_of(run_dir: str, *, launch: int, node: int) -> dict[str, str]:
@@ -49,41 +93,42 @@ def sweep_earlier(marks: Mapping[str, str]) -> int:
     return killed
 
 
-class Guardian:
-    """Started before the agent opens or starts anything; `dismiss` ends it when the agent leaves in good order."""
-
-    def __init__(self, marks: Mapping[str, str]) -> None:
-        read, self._write = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            _watch(read, marks)
-        os.close(read)
-
-    def dismiss(self) -> None:
-        """Let it go without killing anybody."""
-        with suppress(OSError):
-            os.write(self._write, b"bye")
-            os.close(self._write)
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
-
-
-def _watch(read: int, marks: Mapping[str, str]) -> NoReturn:
+def _guard(agent: int, *, kept: set[int], mask: Collection[int]) -> NoReturn:
+    code = 1
     try:
-        os.setsid()
-        _let_go_of_all_but(read)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        if not os.read(read, 3):
-            sweep(marks)
+        for number in _PASSED_ON:
+            signal.signal(number, lambda number, _frame: _pass_on(agent, number))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        _let_go_of_all_but(kept)
+        _, status = os.waitpid(agent, 0)
+        agent = 0
+        code = os.waitstatus_to_exitcode(status)
+        left = end_below()
+        if code < 0:
+            complain(f"the agent was killed by {signal.Signals(-code).name}; {left} processes of it were ended")
+            code = _EXIT_OF_SIGNAL - code
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
-def _let_go_of_all_but(kept: int) -> None:
-    """Hold neither the agent's lock nor its log nor the other end of the pipe."""
+def _pass_on(agent: int, number: int) -> None:
+    if agent:
+        with suppress(ProcessLookupError):
+            os.kill(agent, number)
+
+
+def _let_go_of_all_but(kept: set[int]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
-    for stream in (0, 1, 2):
+    for stream in (0, 1):
         os.dup2(null, stream)
-    os.closerange(3, kept)
-    os.closerange(kept + 1, _MOST_DESCRIPTORS)
+    for descriptor in range(3, _MOST_DESCRIPTORS):
+        if descriptor not in kept:
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def _reap_all() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

@@ -40,6 +40,7 @@ __all__ = ["Leader", "Step"]
 
 _FULL_PAUSE_S = 0.5
 _HANG_GRACE_S = 1.0  # ranks that hang have nothing to save, and mostly hear nothing
+_LOOK_AGAIN_S = 1.0
 _BLAME_PAUSE_S = 0.15
 """How long a rank that only lost a peer is not told of, in case that the one that is to blame is seen a bit later."""
 
@@ -98,7 +99,7 @@ class Leader:
         if self._launch.nodes > 1:
             self._members.listen(site.run.launch(self._launch.launch), machine=machine, advertised=self._advertised)
         self._life.begin()
-        self._loop.every(BEAT_S, self._life.beat)
+        self._loop.every(BEAT_S, self._beat)
         control = ControlFile(site.run.control, self._launch.control_offset)
         Requests(control, on_stop=self.request_stop, on_stacks=self._ask_stacks, warn=self._warn).begin(self._loop)
         self._pause = self._loop.after(self._launch.delay_s, self._begin_attempt)
@@ -194,6 +195,17 @@ class Leader:
         elif attempt.ending is not None and attempt.ending.cause == "failure":
             attempt.ending = replace(attempt.ending, reason=Reason.NODE_LOST, message=message, nodes=lost)
         self._fail(Reason.NODE_LOST, message, nodes=lost)
+
+    def _beat(self) -> None:
+        """Show that the loop turns, and see whether anybody could still follow or stop the run."""
+        self._life.beat()
+        if self._ground.has_lost_all():
+            self._loop.after(_LOOK_AGAIN_S, self._on_folder_lost)
+
+    def _on_folder_lost(self) -> None:
+        attempt = self._attempt
+        if attempt is not None and attempt.ending is None and self._ground.has_lost_all():
+            self._fail(Reason.STORAGE, "Nobody could follow or stop the run any more, so its ranks were ended.")
 
     def _on_not_assembled(self, message: str) -> None:
         self._fail(Reason.START_TIMEOUT, message)

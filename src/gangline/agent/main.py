@@ -19,9 +19,8 @@ from gangline.agent.choose import ReasonedStarter, StarterPlan, open_starter
 from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms
 from gangline.agent.execstart import ExecStarter
-from gangline.agent.guardian import Guardian, marks_of, sweep_earlier
+from gangline.agent.guardian import fork_agent, marks_of, sweep_earlier
 from gangline.agent.launchspec import LaunchSpec, load_launch
-from gangline.agent.processes import adopt_orphans
 from gangline.agent.site import EXIT_STORAGE, Site, complain
 from gangline.domain.errors import GanglineError, InvalidRequest
 from gangline.domain.spec import EntryKind
@@ -61,10 +60,9 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
         raise InvalidRequest(f"Node {node} is not in a gang of {spec.nodes}", fix="Count nodes from 0")
     if _is_over(run, spec):
         return 0
-    adopt_orphans()
-    marks = marks_of(str(run.path), launch=launch, node=node)
-    sweep_earlier(marks)
-    guardian = Guardian(marks)
+    sweep_earlier(marks_of(str(run.path), launch=launch, node=node))
+    guardian = fork_agent(lock=lock)
+    _sign(lock)
     # Addresses are given where all agents are on one machine; they then share its CPUs, too.
     advertised = os.environ.get("GANGLINE_ADDRESS") or None
     agents_here = spec.nodes if advertised is not None and is_loopback(advertised) else 1
@@ -75,10 +73,8 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
     # The helper imports by now. What serves the gang is imported beside it, not before it.
     from gangline.agent.serve import Agent  # noqa: PLC0415 - see the line above
 
-    exit_code = Agent(site, starter, spared=guardian.pid).serve(advertised)
+    exit_code = Agent(site, starter, guardian=guardian).serve(advertised)
     starter.close()
-    guardian.dismiss()
-    os.close(lock)
     return exit_code
 
 
@@ -132,7 +128,7 @@ def _parse(arguments: Sequence[str]) -> tuple[Path, int, int]:
 
 
 def _take_lock(path: Path) -> int | None:
-    """Hold the lock of this node and write the pid into it; None: another agent holds it."""
+    """Hold the lock of this node; None: another agent holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -140,6 +136,9 @@ def _take_lock(path: Path) -> int | None:
     except BlockingIOError:
         os.close(lock)
         return None
+    return lock
+
+
+def _sign(lock: int) -> None:
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
-    return lock

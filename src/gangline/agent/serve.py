@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gangline.agent.addresses import LOOPBACK
 from gangline.agent.choose import ReasonedStarter
 from gangline.agent.follower import Follower
+from gangline.agent.guardian import end_unguarded
 from gangline.agent.hostinfo import EnvironmentProbe
 from gangline.agent.leader import Leader
 from gangline.agent.logkeeper import LOOK_S
@@ -29,13 +30,17 @@ _ASK_AFTER_S = 2.0
 
 
 class Agent:
-    """One agent, from the opened starter to the end of its launch."""
+    """One agent, from the opened starter to the end of its launch.
 
-    def __init__(self, site: Site, starter: ReasonedStarter, *, spared: int) -> None:
+    Args:
+        guardian: what `guardian.fork_agent` returned.
+    """
+
+    def __init__(self, site: Site, starter: ReasonedStarter, *, guardian: int) -> None:
         self._site = site
         self._starter = starter
-        self._spared = spared
         self._loop = Loop()
+        self._loop.watch(guardian, end_unguarded)
         self._probe = EnvironmentProbe(site, self._loop)
         self._beside: Beside | None = None
 
@@ -80,7 +85,6 @@ class Agent:
         """The node's ranks, and what goes on beside them."""
         probe, loop = self._probe, self._loop
         helpers = probe.helpers
-        helpers.add(self._spared)
         journal = Journal(site.run, site.index)
         node = Node(site, loop=loop, starter=self._starter, journal=journal, report=report, helpers=helpers)
         probe.address, node.compare = site.address, probe.compare

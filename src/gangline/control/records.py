@@ -98,7 +98,7 @@ class RunRecords:
             _, client = self._store.spec_and_client(run_id)
             closed = [one for one in self._store.attempts(run_id) if one.outcome is not None and one.next is None]
             folder = self._home.run(run_id)
-            if not folder.path.is_dir():
+            if not folder.spec.exists():  # removed; what is in its place, if anything, is only what ranks made anew
                 return
             try:
                 write_record(folder, run, client=client, closed=closed)

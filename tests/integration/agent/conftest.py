@@ -85,6 +85,10 @@ class Gang:
         self.agents[node] = agent
         return agent
 
+    def pid(self, node: int) -> int:
+        """Of an agent itself; `agents` has its guardian, which is what backends start."""
+        return int(self.run.launch(self.launch).lock(node).read_text())
+
     def start(self, **keys: Any) -> Gang:
         self.write_launch(**keys)
         for node in range(self.nodes):

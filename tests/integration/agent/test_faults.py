@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import time
@@ -55,6 +56,35 @@ def test_a_killed_leader_takes_the_gang_with_it(gang: Gang) -> None:
     assert gang.events("cleared", node=1)
 
 
+@pytest.mark.parametrize("killed", ["agent", "guardian"])
+@pytest.mark.parametrize("start", ["exec", "warm"])
+def test_a_child_without_environment_and_session_does_not_outlive_its_agent(
+    gang: Gang, start: str, killed: str
+) -> None:
+    gang.script("""
+        import subprocess, time
+        subprocess.Popen(["env", "-i", "setsid", "-f", "sh", "-c", "echo pid $$; exec sleep 999"])
+        time.sleep(600)
+    """)
+    gang.start(start=start, procs_per_node=1)
+    gang.until_said("pid ")
+    left = int(gang.until(lambda: re.search(r"pid (\d+)\n", gang.log()))[1])
+    assert Path(f"/proc/{left}/environ").read_bytes().count(b"GANGLINE") == 0
+    os.kill(gang.pid(0) if killed == "agent" else gang.agents[0].pid, signal.SIGKILL)
+    assert gang.agents[0].wait(30) == {"agent": 128 + signal.SIGKILL, "guardian": -signal.SIGKILL}[killed]
+    gang.until(lambda: not Path(f"/proc/{left}").exists())
+    assert ("agent was killed by SIGKILL" if killed == "agent" else "guards this agent was killed") in gang.agent_logs()
+
+
+def test_signals_reach_the_agent_through_its_guardian(gang: Gang) -> None:
+    gang.script("import time; print('up'); time.sleep(600)")
+    gang.start(procs_per_node=1)
+    gang.until_said("up")
+    gang.agents[0].send_signal(signal.SIGTERM)
+    assert gang.agents[0].wait(30) == 0
+    assert gang.result()["outcome"] == "preempted"
+
+
 def test_the_next_launch_never_reuses_the_number_of_an_attempt(gang: Gang) -> None:
     gang.script("import os, time; print('up'); time.sleep(600 * (os.environ['GANGLINE_ATTEMPT'] == '0'))")
     gang.start(procs_per_node=1)
@@ -75,9 +105,9 @@ def test_a_stopped_agent_process_does_not_stop_the_ranks_from_writing(gang: Gang
     """)
     gang.start(procs_per_node=1)
     gang.until_said("3\n")
-    gang.agents[0].send_signal(signal.SIGSTOP)
+    os.kill(gang.pid(0), signal.SIGSTOP)
     gang.until_said("99\n")
-    gang.agents[0].send_signal(signal.SIGCONT)
+    os.kill(gang.pid(0), signal.SIGCONT)
     gang.wait()
     assert gang.result()["outcome"] == "succeeded"
 
@@ -240,3 +270,20 @@ def test_a_rank_that_the_kernel_kills_for_memory_is_told_so(gang: Gang, memory_g
     assert (result["reason"], result["exit_code"]) == ("out_of_memory", 137)
     assert result["first_failure"]["rank"] == 1
     assert "peak memory was" in result["message"]
+
+
+@pytest.mark.parametrize("left", ["nothing", "made anew"])
+def test_a_gang_whose_folder_is_removed_ends_and_says_so(gang: Gang, left: str) -> None:
+    gang.script("import time; print('up', flush=True); time.sleep(600)")
+    gang.start(nodes=2, procs_per_node=1)
+    for rank in (0, 1):
+        gang.until_said("up", rank=rank)
+    shutil.rmtree(gang.run.path)
+    if left == "made anew":
+        gang.run.metrics(0).parent.mkdir(parents=True)
+    assert set(gang.wait().values()) == {0}
+    result = gang.result()
+    assert (result["outcome"], result["reason"], result["next"]) == ("failed", "storage", "end")
+    assert f"{gang.run.path} was removed while the ranks ran" in result["message"]
+    assert "Nobody could follow or stop the run any more" in result["message"]
+    assert gang.left_behind() == []

@@ -30,6 +30,8 @@ def test_a_removed_folder_is_lost_although_another_has_taken_its_place(held):
     assert foothold.find_lost() == folder.parent
     folder.mkdir(parents=True)
     assert foothold.find_lost() == folder.parent
+    assert foothold.has_lost(folder)
+    assert not foothold.has_lost(folder / "never held")
 
 
 def test_a_moved_folder_is_lost(held):

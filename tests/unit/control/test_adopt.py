@@ -1,6 +1,7 @@
 """Runs come back from their folders after the database was lost."""
 
 import json
+import shutil
 
 import pytest
 
@@ -213,3 +214,15 @@ def test_a_copy_of_a_run_folder_is_no_second_run(plant, lose):
     adopted = lose()
     assert adopted.runs == (run,)
     assert "Another run has its key" in adopted.refused[0]
+
+
+def test_no_record_is_written_into_a_folder_that_only_ranks_made_anew(plant):
+    plant.store.on_changed = RunRecords(plant.store, plant.home).write
+    run = plant.submit()
+    folder = plant.home.run(run)
+    shutil.rmtree(folder.path)
+    folder.metrics(0).parent.mkdir(parents=True)
+    plant.commands.stop(run, by="me", grace_s=None)
+    plant.tick()
+    assert plant.phase(run) == "stopped"
+    assert not folder.record.exists()
