@@ -1,16 +1,72 @@
 """The seams of Gangline: what control needs from the world, as protocols.
 
-Imports `gangline.domain` alone.
+Imports `gangline.domain`, and what `gangline.rundir` says of checkpoints.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
+from gangline.domain.pool import PoolState
+from gangline.domain.spec import RunSpec
+from gangline.rundir.checkpoints import FoundCheckpoint
 
-__all__ = ["Backend", "Clock"]
+__all__ = ["Backend", "Clock", "Site"]
+
+
+class Site(Protocol):
+    """The machines of a pool as files and programs: what can be seen of a run's needs before it waits.
+
+    Every method may raise `Transient` or `AuthFailed`: nobody can be asked now. None waits for a connection to open.
+    """
+
+    def check(self, spec: RunSpec) -> None:
+        """Refuse what this kind of pool does not have. Pure.
+
+        Args:
+            spec: complete; it has passed what every pool asks for.
+        Raises:
+            SpecInvalid: names the key, the value, and what to do.
+        """
+        ...
+
+    def python(self, asked: str | None, client: Mapping[str, Any]) -> str:
+        """The interpreter of the ranks as agents look for it: an absolute path, or a name on their PATH.
+
+        Args:
+            asked: an interpreter, or the folder of an environment; None: the pool's choice.
+            client: may say under `python` which interpreter the command line runs on.
+        Raises:
+            SpecInvalid: there is none.
+        """
+        ...
+
+    def probe_writable(self, folder: str, flag: str) -> None:
+        """Write a file into a folder, which is made if it is missing, and remove it.
+
+        Args:
+            flag: what has named the folder.
+        Raises:
+            SpecInvalid: that did not work; it says why.
+        """
+        ...
+
+    def checkpoints(self, root: str) -> list[FoundCheckpoint]:
+        """Every checkpoint folder in a checkpoint path, oldest first; [] where the path does not exist.
+
+        Of a save that was not finished, `run_id` and `time` are whose it is and when it was last written to, as far
+        as can be told.
+
+        Raises:
+            SpecInvalid: the path cannot be read.
+        """
+        ...
+
+    def checkpoint(self, folder: str) -> FoundCheckpoint | None:
+        """What a folder that a person named, or a link to one, is worth as a checkpoint; None: there is none."""
+        ...
 
 
 @runtime_checkable
@@ -22,6 +78,19 @@ class Backend(Protocol):
 
     name: ClassVar[str]
     capabilities: ClassVar[frozenset[Capability]]
+
+    @property
+    def site(self) -> Site:
+        """The pool's machines, for checks."""
+        ...
+
+    def state(self) -> PoolState:
+        """How the pool can be reached, as far as is known; asks nobody."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections and threads, in a moment; launches go on. Idempotent."""
+        ...
 
     def capacity(self) -> PoolCapacity:
         """What the pool could ever hold."""

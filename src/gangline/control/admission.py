@@ -10,16 +10,16 @@ import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from gangline.control.probe import find_python, probe_checkpoint, probe_writable
 from gangline.control.records import untouched, write_record
+from gangline.control.sites import Sites, check_on_site
 from gangline.control.specs import demand_of
 from gangline.domain.check import check_entry, check_spec, complete_spec
-from gangline.domain.errors import SnapshotRefused, SpecInvalid, nearest
+from gangline.domain.errors import BackendError, SnapshotRefused, SpecInvalid, nearest
 from gangline.domain.naming import run_id_from
-from gangline.domain.spec import ResumeMode, RunSpec
+from gangline.domain.pool import PoolStatus
+from gangline.domain.spec import RunSpec
 from gangline.ports import Backend, Clock
 from gangline.queue.fit import check_feasible
 from gangline.rundir.files import write_text
@@ -62,6 +62,7 @@ class Admission:
         self._home = home
         self._clock = clock
         self._objects = ObjectStore(home.path)
+        self.sites = Sites(backends, home)
 
     def admit(
         self, spec: RunSpec, *, client: Mapping[str, Any], dry: bool = False, manifest: Manifest | None = None
@@ -79,13 +80,8 @@ class Admission:
         warning = None
         if not dry or spec.snapshot is not None:
             manifest, warning = self._check_code(spec, manifest)
-        python = find_python(spec.environment.python, client)
-        if spec.checkpoint.path is not None:
-            if spec.checkpoint.resume is ResumeMode.REQUIRED and spec.checkpoint.start_from is None:
-                probe_checkpoint(Path(spec.checkpoint.path))
-            probe_writable(Path(spec.checkpoint.path), "--checkpoint-path")
-        spec = replace(spec, environment=replace(spec.environment, python=python))
-        return Admitted(spec=spec, manifest=manifest, warnings=() if warning is None else (warning,))
+        spec, doubts = check_on_site(spec, self.sites.of(spec.pool), client)
+        return Admitted(spec=spec, manifest=manifest, warnings=tuple(filter(None, (warning, *doubts))))
 
     def check_again(self, spec: RunSpec) -> RunSpec:
         """The spec, complete; every check that looks at nothing but the spec and its pool.
@@ -94,8 +90,9 @@ class Admission:
             InvalidRequest: what is wrong, and what would be right.
         """
         backend = self._backends.get(spec.pool)
-        if backend is None:
-            raise SpecInvalid(f"There is no pool `{spec.pool}`", fix=nearest(spec.pool, self._backends))
+        offered = [name for name, one in self._backends.items() if one.state().status is not PoolStatus.REMOVED]
+        if backend is None or spec.pool not in offered:
+            raise SpecInvalid(f"There is no pool `{spec.pool}`", fix=nearest(spec.pool, offered))
         check_spec(spec)
         capacity = backend.capacity()
         spec = complete_spec(spec, capacity)
@@ -110,7 +107,9 @@ class Admission:
             SpecInvalid
         """
         try:
-            find_python(spec.environment.python, {})
+            self.sites.of(spec.pool).python(spec.environment.python, {})
+        except BackendError:
+            return  # the agents will see
         except SpecInvalid as error:
             fix = f"Bring it back, or make a new run with another one: gangline rerun {run_id} --python PATH."
             raise SpecInvalid(f"Run `{run_id}` cannot go on: {error.what}", fix=fix) from error

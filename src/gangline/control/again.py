@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from gangline.control.admission import Admission, Origin, render_spec
@@ -12,11 +11,12 @@ from gangline.control.lookup import find_run
 from gangline.control.revise import World, check_resumable, derive_debug, derive_rerun, revise
 from gangline.control.specs import Specs
 from gangline.control.startpoint import SavedBy, choose_checkpoint, newest_of
-from gangline.domain.errors import InvalidRequest, NotFound, SnapshotRefused
+from gangline.domain.errors import BackendError, InvalidRequest, NotFound, SnapshotRefused
 from gangline.domain.phase import Phase
+from gangline.domain.pool import LOCAL
 from gangline.domain.spec import RunSpec
 from gangline.ports import Clock
-from gangline.rundir.checkpoints import FoundCheckpoint, judge_folder
+from gangline.rundir.checkpoints import FoundCheckpoint
 from gangline.rundir.files import Unreadable, read_json, write_text
 from gangline.rundir.home import Home
 from gangline.snapshot.manifest import Manifest
@@ -112,7 +112,7 @@ class Again:
         run = self._store.run(run_id)
         spec = derive_rerun(self._specs.get(run), request.changes, args=request.args)
         if spec.checkpoint.start_from is not None:
-            chosen = self._choose(spec.checkpoint.start_from, run)
+            chosen = self._choose_on(spec.pool, spec.checkpoint.start_from, self.saved_by(run))
             spec = replace(spec, checkpoint=replace(spec.checkpoint, start_from=str(chosen.path)))
         return self._queue(run, spec, client=client, key=key, origin=Origin(rerun_of=run.id))
 
@@ -138,7 +138,7 @@ class Again:
             _check_rank(wanted, ranks)
         start = None
         if not request.fresh:
-            start = self._newest(run, saved) if request.checkpoint is None else self._choose(request.checkpoint, run)
+            start = self._newest_here(run, saved) if request.checkpoint is None else self._here(request.checkpoint, run)
         world = World(
             nodes=request.nodes,
             procs_per_node=procs,
@@ -153,7 +153,8 @@ class Again:
         spec = self._specs.get(run)
         return SavedBy(
             run_id=run.id,
-            root=spec.checkpoint.path or str(self._home.run(run.id).checkpoints),
+            root=spec.checkpoint.path or self._admission.sites.checkpoints_of(run.pool, run.id),
+            site=self._admission.sites.of(run.pool),
             branch_attempt=run.branch_attempt,
             start_from=spec.checkpoint.start_from,
         )
@@ -161,19 +162,58 @@ class Again:
     def resolve_start(self, spec: RunSpec) -> RunSpec:
         """A spec as it is submitted, with its `start_from` as the folder of a complete checkpoint.
 
+        A folder of a pool that cannot be asked now is left to its agents.
+
         Raises:
             InvalidRequest, NotFound: it names none.
+            Transient, AuthFailed: which folder is meant can be told by the pool alone.
         """
         if spec.checkpoint.start_from is None:
             return spec
-        chosen = choose_checkpoint(spec.checkpoint.start_from, None, find=self._find_saved)
-        return replace(spec, checkpoint=replace(spec.checkpoint, start_from=str(chosen.path.absolute())))
+        try:
+            chosen = self._choose_on(spec.pool, spec.checkpoint.start_from, None)
+        except BackendError:
+            if not spec.checkpoint.start_from.startswith("/"):
+                raise
+            return spec
+        return replace(spec, checkpoint=replace(spec.checkpoint, start_from=str(chosen.path)))
 
     def _choose(self, word: str, run: RunRow) -> FoundCheckpoint:
-        return choose_checkpoint(word, self.saved_by(run), find=self._find_saved)
+        return self._choose_on(run.pool, word, self.saved_by(run))
+
+    def _choose_on(self, pool: str, word: str, saved: SavedBy | None) -> FoundCheckpoint:
+        """The checkpoint that a word stands for, on the machines of a pool.
+
+        Raises:
+            NotFound: that of a run on other machines, where these cannot see it.
+        """
+        site = self._admission.sites.of(pool)
+        chosen = choose_checkpoint(word, saved, find=self._find_saved, site=site)
+        there = chosen if saved is not None and saved.site is site else site.checkpoint(str(chosen.path))
+        if there is None or not there.complete:
+            raise NotFound(
+                f"Pool `{pool}` does not have the checkpoint {chosen.path}",
+                why="It was saved on the machines of another pool",
+                fix="Copy it there, and name its folder.",
+            )
+        return chosen
 
     def _find_saved(self, word: str) -> SavedBy:
         return self.saved_by(self._store.run(find_run(self._store, word)))
+
+    def _here(self, word: str, run: RunRow) -> FoundCheckpoint:
+        return self._choose_on(LOCAL, word, self.saved_by(run))
+
+    def _newest_here(self, run: RunRow, saved: SavedBy) -> FoundCheckpoint | None:
+        """The same on the server's own machine; None too where it does not see what was saved elsewhere."""
+        here = self._admission.sites.of(LOCAL)
+        if saved.site is here:
+            return self._newest(run, saved)
+        try:
+            newest = self._newest(run, saved)
+        except BackendError:
+            return None
+        return newest if newest is not None and here.checkpoint(str(newest.path)) is not None else None
 
     def _newest(self, run: RunRow, saved: SavedBy) -> FoundCheckpoint | None:
         """Where the run would go on; one that has saved nothing, where its newest attempt began."""
@@ -181,7 +221,7 @@ class Again:
         if newest is not None:
             return newest
         begun = [one.resume for one in self._store.attempts(run.id) if one.resume]
-        start = judge_folder(Path(begun[-1])) if begun else None
+        start = saved.site.checkpoint(begun[-1]) if begun else None
         return start if start is not None and start.complete else None
 
     def _next_attempt(self, run: RunRow) -> int:

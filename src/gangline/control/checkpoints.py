@@ -7,33 +7,28 @@ since. What a resume would take is found by the very function that a resume uses
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+import posixpath
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gangline.rundir.checkpoints import (
-    FoundCheckpoint,
-    find_checkpoints,
-    judge,
-    judge_folder,
-    newest_complete,
-    parse_folder_name,
-)
-from gangline.rundir.commits import list_saves
+from gangline.domain.errors import BackendError, SpecInvalid
+from gangline.ports import Site
+from gangline.rundir.checkpoints import FoundCheckpoint, parse_folder_name, pick_newest
 from gangline.store.rows import CheckpointRow
 from gangline.wire.views import CheckpointView
 
 __all__ = ["CheckpointFolder", "list_checkpoints"]
 
-_State = Literal["complete", "damaged", "incomplete", "removed"]
+_State = Literal["complete", "damaged", "incomplete", "removed", "unseen"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFolder:
     """Where a run saves, and what of it a resume may take."""
 
-    root: Path
+    root: str
     run_id: str
     own_only: bool = False
     """Resume takes what this run has saved itself, and nothing else (`resume: never`)."""
@@ -43,35 +38,44 @@ class CheckpointFolder:
     """The checkpoint that a person has chosen: only what was saved from there on is newer."""
 
 
-def list_checkpoints(rows: Sequence[CheckpointRow], folder: CheckpointFolder) -> list[CheckpointView]:
+def list_checkpoints(rows: Sequence[CheckpointRow], folder: CheckpointFolder, site: Site) -> list[CheckpointView]:
     """All checkpoints of a run by step, each with its state; the one that a resume would take is marked.
 
     What other runs have saved into the same folder is left out, unless a resume would take it.
+
+    Args:
+        site: the machines on which the folder lies. Where they cannot be asked, the list is what the run has recorded.
     """
     try:
-        found = find_checkpoints(folder.root)
-        chosen = _choose(folder)
-        owners = {path.name: str(note.get("run_id") or "") for path, note in list_saves(folder.root)}
-    except OSError as error:
-        why = f"the checkpoint folder cannot be read ({error.strerror or error})"
-        return [_recorded(row, "damaged", why) if row.kept else _recorded(row, "removed", "") for row in rows]
-    by_path = {_key(one.path): one for one in found}
+        found = site.checkpoints(folder.root)
+        chosen = _choose(folder, found, site)
+        by_path = {_key(one.path): one for one in found}
+        others = {row.path: _elsewhere(row.path, site) for row in rows if _key(Path(row.path)) not in by_path}
+    except SpecInvalid as error:
+        return _as_recorded(rows, "damaged", f"the checkpoint folder cannot be read ({error.why.rstrip('.')})")
+    except BackendError as error:
+        return _as_recorded(rows, "unseen", f"the pool cannot be asked now ({error.what})")
     views, target = [], None if chosen is None else _key(chosen.path)
     for row in rows:
-        one = by_path.pop(_key(Path(row.path)), None) or _elsewhere(Path(row.path))
+        one = by_path.pop(_key(Path(row.path)), None) or others[row.path]
         views.append(_seen(row, one, latest=_key(Path(row.path)) == target))
     for key, one in by_path.items():
-        if key == target or _is_own(one, folder.run_id, owners):
+        if key == target or one.run_id in {"", folder.run_id}:
             views.append(_unrecorded(one, folder.run_id, latest=key == target))
     return sorted(views, key=lambda view: (view["step"], view["attempt"], view["time"]))
 
 
-def _choose(folder: CheckpointFolder) -> FoundCheckpoint | None:
+def _choose(folder: CheckpointFolder, found: Sequence[FoundCheckpoint], site: Site) -> FoundCheckpoint | None:
     """What a resume would take; `agent/storage.py: resolve_resume` does the same."""
+    newest_first = reversed(found)
     if folder.start_from is None:
-        return newest_complete(folder.root, run_id=folder.run_id if folder.own_only else None)[0]
-    found, _ = newest_complete(folder.root, run_id=folder.run_id, since_attempt=folder.branch_attempt)
-    return found or judge_folder(Path(folder.start_from))
+        return pick_newest(newest_first, run_id=folder.run_id if folder.own_only else None)[0]
+    newest, _ = pick_newest(newest_first, run_id=folder.run_id, since_attempt=folder.branch_attempt)
+    return newest or site.checkpoint(folder.start_from)
+
+
+def _as_recorded(rows: Sequence[CheckpointRow], state: _State, why: str) -> list[CheckpointView]:
+    return [_recorded(row, state, why) if row.kept else _recorded(row, "removed", "") for row in rows]
 
 
 def _key(path: Path) -> str:
@@ -79,14 +83,9 @@ def _key(path: Path) -> str:
     return os.path.join(os.path.realpath(path.parent), path.name)  # noqa: PTH118 - realpath gives text
 
 
-def _elsewhere(path: Path) -> FoundCheckpoint | None:
+def _elsewhere(path: str, site: Site) -> FoundCheckpoint | None:
     """A checkpoint that training code saved in a folder of its own choice; None where it is not there any more."""
-    return judge(path) if parse_folder_name(path.name) is not None and path.is_dir() else None
-
-
-def _is_own(one: FoundCheckpoint, run_id: str, owners: Mapping[str, str]) -> bool:
-    """Where nothing says whose it is, it is shown."""
-    return (one.run_id or owners.get(one.path.name, "")) in {"", run_id}
+    return None if parse_folder_name(posixpath.basename(path)) is None else site.checkpoint(path)
 
 
 def _seen(row: CheckpointRow, one: FoundCheckpoint | None, *, latest: bool) -> CheckpointView:
@@ -124,16 +123,9 @@ def _unrecorded(one: FoundCheckpoint, run_id: str, *, latest: bool) -> Checkpoin
         path=str(one.path),
         size_bytes=one.size_bytes,
         num_files=one.num_files,
-        time=one.time or _changed(one.path),
+        time=one.time,
         duration_s=None,
         state=_state_of(one),
         why=f"saved by run {one.run_id}" if foreign and one.complete else one.why_not,
         latest=latest,
     )
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
@@ -218,13 +217,13 @@ class Commands:
         run = self._store.run(run_id)
         saved, policy = self._again.saved_by(run), self._specs.get(run).checkpoint
         folder = CheckpointFolder(
-            root=Path(saved.root),
+            root=saved.root,
             run_id=run_id,
             own_only=policy.resume is ResumeMode.NEVER,
             branch_attempt=saved.branch_attempt,
             start_from=saved.start_from,
         )
-        return list_checkpoints(self._store.checkpoints(run_id), folder)
+        return list_checkpoints(self._store.checkpoints(run_id), folder, saved.site)
 
     def metrics(self, run_id: str) -> dict[str, float | None]:
         """The newest value of each metric of rank 0; null where it is not finite."""
@@ -396,9 +395,10 @@ class Commands:
 
     def _pool(self, name: str, held: list[RunRow], waiting: list[RunRow]) -> PoolView:
         backend = self._backends[name]
-        capacity = backend.capacity()
+        capacity, state = backend.capacity(), backend.state()
         judged = self._book.judge(name)
-        gangs = live_gangs([run for run in held if run.pool == name], self._specs)
+        mine = [run for run in held if run.pool == name]
+        gangs = live_gangs(mine, self._specs)
         return PoolView(
             name=name,
             backend=backend.name,
@@ -418,6 +418,11 @@ class Commands:
                 for node in judged
                 if node.state is NodeState.KEPT
             ],
+            state=state.status.value,
+            state_text=state.text,
+            command=state.command,
+            since=state.since,
+            jobs=sum(run.handle is not None for run in mine),
         )
 
 

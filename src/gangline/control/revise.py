@@ -8,7 +8,8 @@ from typing import Any
 
 from gangline.domain.errors import InvalidRequest, nearest
 from gangline.domain.naming import MAX_NAME_CHARS, name_from
-from gangline.domain.spec import EntryKind, ResumeMode, RunSpec
+from gangline.domain.pool import LOCAL
+from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, SlurmOptions
 from gangline.wire.difference import flatten
 from gangline.wire.reading import Origin, read_spec
 from gangline.wire.schema import keys
@@ -77,7 +78,8 @@ def derive_rerun(spec: RunSpec, changes: Mapping[str, Any], *, args: Sequence[st
     fresh = replace(spec, checkpoint=replace(spec.checkpoint, start_from=None), pdb_rank=None)
     if fresh.checkpoint.path is not None:
         fresh = replace(fresh, checkpoint=replace(fresh.checkpoint, resume=ResumeMode.NEVER))
-    derived = _changed(fresh, changes)
+    pool = changes.get("pool", spec.pool)
+    derived = _changed(_moved(fresh, str(pool)), changes)
     return derived if args is None else replace(derived, args=tuple(args))
 
 
@@ -97,7 +99,7 @@ def derive_debug(spec: RunSpec, run_id: str, world: World) -> RunSpec:
         )
     changes: dict[str, Any] = {
         "name": name_from(f"{(spec.name or 'run')[:_NAME_CHARS]}-debug"),
-        "pool": "local",
+        "pool": LOCAL,
         "resources": {
             "nodes": world.nodes,
             "min_nodes": None,
@@ -111,7 +113,14 @@ def derive_debug(spec: RunSpec, run_id: str, world: World) -> RunSpec:
         "pdb_rank": world.pdb_rank,
         "watch": {"on_hang": "warn"},
     }
-    return spec_from_mapping(merge_layers(spec_to_mapping(spec), changes))
+    return spec_from_mapping(merge_layers(spec_to_mapping(_moved(spec, LOCAL)), changes))
+
+
+def _moved(spec: RunSpec, pool: str) -> RunSpec:
+    """Without what means something in its own pool alone, where it goes to another one."""
+    if pool == spec.pool:
+        return spec
+    return replace(spec, slurm=SlurmOptions(), environment=replace(spec.environment, python=None))
 
 
 def _changed(spec: RunSpec, changes: Mapping[str, Any]) -> RunSpec:

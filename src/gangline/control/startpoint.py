@@ -1,17 +1,18 @@
 """Which checkpoint a person means: a step, a folder, `latest`, or one of another run.
 
-Reads checkpoint folders; only a complete checkpoint can be chosen.
+Looks into checkpoint folders, where the runs have their machines; only a complete checkpoint can be chosen.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from gangline.domain.errors import InvalidRequest, NotFound
-from gangline.rundir.checkpoints import FoundCheckpoint, find_checkpoints, judge_folder, parse_folder_name
+from gangline.ports import Site
+from gangline.rundir.checkpoints import FoundCheckpoint, parse_folder_name
 
 __all__ = ["SavedBy", "choose_checkpoint", "newest_of"]
 
@@ -25,11 +26,15 @@ class SavedBy:
 
     run_id: str
     root: str
+    site: Site
+    """The machines on which the folder lies."""
     branch_attempt: int = 0
     start_from: str | None = None
 
 
-def choose_checkpoint(word: str, saved: SavedBy | None, *, find: Callable[[str], SavedBy]) -> FoundCheckpoint:
+def choose_checkpoint(
+    word: str, saved: SavedBy | None, *, find: Callable[[str], SavedBy], site: Site
+) -> FoundCheckpoint:
     """The complete checkpoint that a word stands for.
 
     Args:
@@ -37,11 +42,16 @@ def choose_checkpoint(word: str, saved: SavedBy | None, *, find: Callable[[str],
             `RUN:latest`.
         saved: the run whose steps are meant; None: there is none yet.
         find: looks another run up.
+        site: the machines on which a folder lies that is named alone.
     Raises:
         NotFound, InvalidRequest: there is no such checkpoint, or it is not complete; it names those that are.
+        Transient, AuthFailed: the machines cannot be asked now.
     """
+    if saved is None and "/" in word and not word.startswith("/"):
+        raise InvalidRequest(f"The checkpoint `{word}` is not an absolute folder", fix="Give the whole path.")
     if "/" in word or (saved is not None and parse_folder_name(word) is not None):
-        return _complete(judge_folder(Path("" if saved is None else saved.root, word)), saved)
+        folder = posixpath.join("" if saved is None else saved.root, word)
+        return _complete(folder, (site if saved is None else saved.site).checkpoint(folder), saved)
     of_run = _OF_RUN.fullmatch(word)
     if of_run is not None:
         return _of_run(of_run[2], find(of_run[1]))
@@ -60,12 +70,12 @@ def choose_checkpoint(word: str, saved: SavedBy | None, *, find: Callable[[str],
 
 def newest_of(saved: SavedBy) -> FoundCheckpoint | None:
     """The checkpoint from which the run would be resumed; None: it would start afresh."""
-    mine = [one for one in find_checkpoints(saved.root) if one.complete and one.run_id == saved.run_id]
+    mine = [one for one in saved.site.checkpoints(saved.root) if one.complete and one.run_id == saved.run_id]
     branch = [one for one in mine if one.attempt >= saved.branch_attempt]
     if branch or saved.start_from is None:
         return max(branch or mine, key=lambda one: one.order, default=None)
-    start = judge_folder(Path(saved.start_from))
-    return start if start.complete else None
+    start = saved.site.checkpoint(saved.start_from)
+    return start if start is not None and start.complete else None
 
 
 def _of_run(step: str, saved: SavedBy) -> FoundCheckpoint:
@@ -74,7 +84,7 @@ def _of_run(step: str, saved: SavedBy) -> FoundCheckpoint:
         if newest is None:
             raise NotFound(f"Run `{saved.run_id}` has no complete checkpoint", why=f"It saves in {saved.root}.")
         return newest
-    found = [one for one in find_checkpoints(saved.root) if one.step == int(step)]
+    found = [one for one in saved.site.checkpoints(saved.root) if one.step == int(step)]
     complete = [one for one in found if one.complete]
     own = [one for one in complete if one.run_id == saved.run_id] or complete
     if own:
@@ -88,7 +98,9 @@ def _of_run(step: str, saved: SavedBy) -> FoundCheckpoint:
     )
 
 
-def _complete(found: FoundCheckpoint, saved: SavedBy | None) -> FoundCheckpoint:
+def _complete(folder: str, found: FoundCheckpoint | None, saved: SavedBy | None) -> FoundCheckpoint:
+    if found is None:
+        raise NotFound(f"{folder} is no complete checkpoint", why="There is no such folder", fix=_choices(saved))
     if found.complete:
         return found
     raise NotFound(
@@ -101,7 +113,7 @@ def _complete(found: FoundCheckpoint, saved: SavedBy | None) -> FoundCheckpoint:
 def _choices(saved: SavedBy | None) -> str:
     if saved is None:
         return ""
-    steps = sorted({one.step for one in find_checkpoints(saved.root) if one.complete})
+    steps = sorted({one.step for one in saved.site.checkpoints(saved.root) if one.complete})
     return describe_steps(steps, saved.run_id)
 
 

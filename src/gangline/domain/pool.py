@@ -1,14 +1,34 @@
-"""A pool: one configured backend, as the platform team describes it. Standard library only."""
+"""A pool: one configured backend, as the platform team describes it, and how it can be reached now.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
 from enum import Enum
 
+from gangline.domain.described import described as _f
+from gangline.domain.errors import SpecInvalid
+from gangline.domain.naming import check_variable
 from gangline.domain.spec import SlurmOptions
 
-__all__ = ["SlurmPool", "WaitIn"]
+__all__ = ["LOCAL", "PoolState", "PoolStatus", "SlurmPool", "WaitIn", "check_pool", "check_pool_name"]
+
+LOCAL = "local"
+"""The pool that is always there: the server's own machine."""
+
+LEAST_POLL_S = 0.2
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_HOST = re.compile(r"[A-Za-z0-9_.@:\[\]-]+")
+_PATH = re.compile(r"/[A-Za-z0-9_./+=:,@-]*")
+_OWN_SSH = ("ControlMaster", "ControlPath", "ControlPersist", "BatchMode", "StrictHostKeyChecking", "RequestTTY")
+"""What Gangline itself tells `ssh`."""
+_PER_RUN = ("script", "dependency")
+"""Options of Slurm that make no sense for every run of a pool."""
 
 
 class WaitIn(str, Enum):
@@ -21,30 +41,146 @@ class WaitIn(str, Enum):
         return self.value
 
 
+class PoolStatus(str, Enum):
+    """How a pool can be reached."""
+
+    READY = "ready"
+    UNTRIED = "untried"
+    """Nobody has needed it since the server started."""
+    LOGIN_NEEDED = "login_needed"
+    UNREACHABLE = "unreachable"
+    REMOVED = "removed"
+    """It is in `pools.yaml` no more, and serves the runs that it still has."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolState:
+    """How a pool can be reached now, as far as is known without asking it."""
+
+    status: PoolStatus = PoolStatus.READY
+    text: str = ""
+    """Why it cannot, in the words of who said so; "" where nothing is to say."""
+    command: str = ""
+    """What a person has to type so that it can be reached again."""
+    since: float | None = None
+    """When that began; None: not known."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmPool:
     """A Slurm cluster, reached by its own commands or over SSH."""
 
-    name: str
-    work: str
-    """Absolute path of a folder that login and compute nodes share; runs, code and agents live below it."""
-    ssh: str | None = None
-    """Host as `ssh` knows it (an alias of the user's own configuration); None: the commands are on this machine."""
-    ssh_options: tuple[str, ...] = ()
-    """Arguments for `ssh` ahead of the host, e.g. `-F`, `/path/config`."""
-    python: str | None = None
-    """Interpreter >= 3.10 of the agents, there; None: the newest that is found on the login node."""
-    ranks_python: str | None = None
-    """Interpreter of the ranks where a run names none; None: `python3` as it is found after `setup`."""
-    defaults: SlurmOptions = field(default_factory=SlurmOptions)
-    """What holds for every run that does not say otherwise."""
-    gpus_per_node: int = 0
-    cpus_per_node: int = 0
-    """Of the largest node; 0: Slurm is asked."""
-    wait_in: WaitIn = WaitIn.SLURM
-    max_jobs: int | None = None
-    """Most jobs of Gangline's in Slurm at once; further runs wait in Gangline."""
-    poll_s: float = 5.0
-    """How often `squeue` is asked, for all runs together; at least 0.2."""
-    env: Mapping[str, str] = field(default_factory=dict)
-    """Variables for every rank of the pool, e.g. `NCCL_SOCKET_IFNAME`."""
+    name: str = field()
+    work: str = _f(
+        MISSING,
+        "Absolute path of a folder that login and compute nodes share; runs, code and agents live below it.",
+        "--work",
+    )
+    ssh: str | None = _f(
+        None,
+        "Host as `ssh` knows it, such as an alias of the user's own configuration; default: the commands of Slurm are "
+        "on the server's own machine.",
+        "--ssh",
+    )
+    ssh_options: tuple[str, ...] = _f(
+        (), "Argument for `ssh` ahead of the host, e.g. `-F` and `/path/config`.", "--ssh-option"
+    )
+    python: str | None = _f(
+        None, "Interpreter >= 3.10 of the agents, there; default: the newest on the login node.", "--python"
+    )
+    ranks_python: str | None = _f(
+        None,
+        "Interpreter of the ranks where a run names none; default: `python3` as it is found after `setup`.",
+        "--ranks-python",
+    )
+    defaults: SlurmOptions = _f(None, "What holds for every run that does not say otherwise.", factory=SlurmOptions)
+    gpus_per_node: int = _f(0, "Of the largest node; 0: Slurm is asked.", "--gpus-per-node")
+    cpus_per_node: int = _f(0, "Of the largest node; 0: Slurm is asked.", "--cpus-per-node")
+    wait_in: WaitIn = _f(WaitIn.SLURM, "Where runs wait that the cluster has no room for.", "--wait-in")
+    max_jobs: int | None = _f(
+        None, "Most jobs of Gangline's in Slurm at once; further runs wait in Gangline.", "--max-jobs"
+    )
+    poll_s: float = _f(
+        5.0, "How often `squeue` is asked, for all runs together; at least 0.2s.", "--poll", unit="seconds"
+    )
+    env: Mapping[str, str] = _f(
+        None, "Variable for every rank of the pool, e.g. NCCL_SOCKET_IFNAME=ib0.", "--env", factory=dict
+    )
+
+
+def check_pool_name(name: str) -> None:
+    """Refuse what cannot be the name of a configured pool.
+
+    Raises:
+        SpecInvalid
+    """
+    if name == LOCAL:
+        raise SpecInvalid(
+            f"A pool cannot be called `{LOCAL}`",
+            why="That is the server's own machine, which is always there",
+            fix="Choose another name, such as that of the cluster.",
+        )
+    if not _NAME.fullmatch(name):
+        raise SpecInvalid(
+            f"`{name}` is no name of a pool",
+            why="Pools are named by 1 to 40 letters, digits, dots, dashes and underscores",
+            fix="For example: a100",
+        )
+
+
+def check_pool(pool: SlurmPool) -> None:
+    """Refuse a description that could not be used, or would be used for something else than was meant.
+
+    Raises:
+        SpecInvalid: names the key, the value and what is valid.
+    """
+    check_pool_name(pool.name)
+    _check_path(pool, "work", pool.work)
+    if pool.work.strip("/") == "":
+        raise _wrong(pool, "work", pool.work, "The root of the file system belongs to all", "Name a folder below it.")
+    _check_ssh(pool)
+    if pool.python is not None:
+        _check_path(pool, "python", pool.python)
+    if pool.ranks_python is not None and "/" in pool.ranks_python:
+        _check_path(pool, "ranks_python", pool.ranks_python)
+    if pool.poll_s < LEAST_POLL_S:
+        fix = f"Give it at least {LEAST_POLL_S:g}s; 5s is usual."
+        raise _wrong(pool, "poll", f"{pool.poll_s:g}s", "Every poll is work for the cluster's controller", fix)
+    for name in pool.env:
+        check_variable(name, f"`env` of pool `{pool.name}`")
+    for name in _PER_RUN:
+        if getattr(pool.defaults, name) is not None:
+            raise _wrong(pool, f"defaults.{name}", getattr(pool.defaults, name), "It belongs to a single run", "")
+
+
+def _check_ssh(pool: SlurmPool) -> None:
+    if pool.ssh is not None and (pool.ssh.startswith("-") or not _HOST.fullmatch(pool.ssh)):
+        fix = "Name the host as you would type it: `bastion`, `me@login.example.org`; options go to `ssh_options`."
+        raise _wrong(pool, "ssh", pool.ssh, "It takes one host", fix)
+    if pool.ssh is None and pool.ssh_options:
+        fix = "Name a host with `ssh`, or leave them out."
+        raise _wrong(pool, "ssh_options", " ".join(pool.ssh_options), "No host is named that they were for", fix)
+    for word in pool.ssh_options:
+        if any(character in word for character in "\0\r\n"):
+            raise _wrong(pool, "ssh_options", word, "It holds the end of a line", "")
+        own = next((name for name in _OWN_SSH if name.lower() in word.lower()), None)
+        if own is not None:
+            fix = "Leave it out; what the connection itself needs, `ssh` reads from your own configuration."
+            raise _wrong(pool, "ssh_options", word, f"Gangline sets {own} itself", fix)
+    for word, value in zip(pool.ssh_options, pool.ssh_options[1:], strict=False):
+        if word in {"-F", "-i"} and not value.startswith(("/", "~")):
+            fix = f"Give {word} an absolute path: the server does not know what it is relative to."
+            raise _wrong(pool, "ssh_options", f"{word} {value}", "The path is relative", fix)
+
+
+def _check_path(pool: SlurmPool, key: str, path: str) -> None:
+    if not _PATH.fullmatch(path) or ".." in path.split("/"):
+        why = "It takes an absolute path of the cluster, of letters, digits and _ . / + = : , @ -"
+        raise _wrong(pool, key, path, why, "For example: /shared/me/gangline" if key == "work" else "")
+
+
+def _wrong(pool: SlurmPool, key: str, value: object, why: str, fix: str) -> SpecInvalid:
+    return SpecInvalid(f"`{key}` of pool `{pool.name}` is `{value}`", why=why, fix=fix)

@@ -9,9 +9,10 @@ Standard library only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+
+from gangline.domain.described import described as _f
 
 __all__ = [
     "CheckpointPolicy",
@@ -37,17 +38,6 @@ __all__ = [
 
 
 _LONGEST_NOTICE_S = 60.0
-
-
-def _f(default: Any, text: str, *flags: str, factory: Any = None, unit: str = "") -> Any:
-    """A field with its help text, its flag spellings (the first is the one that docs use) and how flag values are read.
-
-    unit: "bytes" reads `16GB`, "seconds" reads `90m`; "" takes the value as it is.
-    """
-    metadata = {"help": text, "flags": flags, "unit": unit}
-    if factory is not None:
-        return field(default_factory=factory, metadata=metadata)
-    return field(default=default, metadata=metadata)
 
 
 class _Text(str, Enum):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ __all__ = [
     "list_files",
     "newest_complete",
     "parse_folder_name",
+    "pick_newest",
     "render_choice",
 ]
 
@@ -106,11 +107,22 @@ def newest_complete(
         run_id: only checkpoints that this run has committed count; None: those of any run.
         since_attempt: older attempts are not looked at.
     """
+    folders = [
+        path
+        for path in reversed(list_checkpoint_folders(root))
+        if (parse_folder_name(path.name) or (0, 0, 0))[1] >= since_attempt
+    ]
+    return pick_newest((judge(path, checksums=checksums) for path in folders), run_id=run_id)
+
+
+def pick_newest(
+    newest_first: Iterable[FoundCheckpoint], *, run_id: str | None = None, since_attempt: int = 0
+) -> tuple[FoundCheckpoint | None, list[FoundCheckpoint]]:
+    """The same, of checkpoints that have been judged; looks no further than to the one that it takes."""
     skipped: list[FoundCheckpoint] = []
-    for path in reversed(list_checkpoint_folders(root)):
-        if (parse_folder_name(path.name) or (0, 0, 0))[1] < since_attempt:
+    for found in newest_first:
+        if found.attempt < since_attempt:
             continue
-        found = judge(path, checksums=checksums)
         if found.complete and run_id in {None, found.run_id}:
             return found, skipped
         if not found.complete:

@@ -73,6 +73,16 @@ class Home:
         return self.path / "answers"
 
     @property
+    def pools(self) -> Path:
+        """What people configure beside the local pool."""
+        return self.path / "pools.yaml"
+
+    @property
+    def known_pools(self) -> Path:
+        """The pools as they were last understood, and those that are gone from the file but still have runs."""
+        return self.path / "pools.known.json"
+
+    @property
     def runs(self) -> Path:
         return self.path / "runs"
 

@@ -1,25 +1,300 @@
-"""Backends by their entry points (`gangline.backends`). One that does not load is logged; the others serve."""
+"""The pools of a server: its own machine, and those of `pools.yaml` as the file is now.
+
+Backends come by their entry points (`gangline.backends`): `local` is made from the state folder, each other one from
+that and its pool. One that does not load is logged and told of; the others serve.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
+import threading
+import time
+from collections.abc import Callable, Collection, ItemsView, Iterable, Iterator, Mapping
 from importlib.metadata import entry_points
+from typing import Any, cast
 
+from gangline.domain.errors import GanglineError, SpecInvalid
+from gangline.domain.pool import LOCAL, PoolState, PoolStatus, SlurmPool
 from gangline.ports import Backend
+from gangline.rundir.files import Unreadable, read_json, write_text
 from gangline.rundir.home import Home
+from gangline.wire.pools import pool_from_mapping, pool_to_mapping, pools_from_yaml
 
-__all__ = ["load_backends"]
+__all__ = ["Backends", "find_factories"]
 
 _GROUP = "gangline.backends"
+_LOOK_S = 0.5
+"""How often the file is looked at, at most."""
 _log = logging.getLogger(__name__)
 
+Factory = Callable[..., Backend]
 
-def load_backends(home: Home) -> dict[str, Backend]:
-    """A backend for every entry point, by its name; each is made with the state folder."""
-    found: dict[str, Backend] = {}
-    for entry in entry_points(group=_GROUP):
+
+def find_factories() -> dict[str, Callable[[], Factory]]:
+    """What loads the factory of each backend that is installed."""
+    return {entry.name: entry.load for entry in entry_points(group=_GROUP)}
+
+
+class Backends(Mapping[str, Backend]):
+    """Backends by the names of their pools; a live mapping. Safe for threads.
+
+    A file that cannot be understood changes nothing but `fault`. A pool that is taken out of it while it has runs
+    serves them until they are over, also over a restart of the server: `pools.known.json` keeps what it is.
+
+    Args:
+        factories: see `find_factories`.
+        monotonic: for tests.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        *,
+        factories: Mapping[str, Callable[[], Factory]] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._home = home
+        self._factories = find_factories() if factories is None else factories
+        self._monotonic = monotonic
+        self._lock = threading.RLock()
+        self._in_use: Callable[[], Collection[str]] | None = None
+        self._served: dict[str, Backend] = {}
+        self._pools: dict[str, SlurmPool] = {}
+        """What each backend but `local` was made from, those that are gone from the file included."""
+        self._failed: dict[str, SlurmPool] = {}
+        """What no backend could be made from."""
+        self._wanted: dict[str, SlurmPool] = {}
+        """The file as it was last understood."""
+        self._mark: object = None
+        self._look_at = float("-inf")
+        self._file_fault = ""
+        self._faults: dict[str, str] = {}
+        self._begin()
+
+    # mapping
+
+    def __getitem__(self, name: str) -> Backend:
+        return self._now()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._now())
+
+    def __len__(self) -> int:
+        return len(self._now())
+
+    def items(self) -> ItemsView[str, Backend]:
+        """Of one moment: what changes meanwhile changes nothing in it."""
+        return self._now().items()
+
+    # what people see
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with the file or with pools of it; "" where nothing is."""
+        with self._lock:
+            return " ".join(filter(None, [self._file_fault, *self._faults.values()]))
+
+    def pool(self, name: str) -> SlurmPool | None:
+        """What a pool was made from; None for `local` and what there is not."""
+        self._now()
+        return self._pools.get(name)
+
+    # change
+
+    def watch(self, in_use: Callable[[], Collection[str]]) -> None:
+        """Ask from now on which pools still have runs, so that those that nobody needs can go.
+
+        Args:
+            in_use: names of pools with runs that are not over.
+        """
+        with self._lock:
+            self._in_use = in_use
+            self._retire_unknown()
+            self.refresh()
+
+    def refresh(self) -> None:
+        """Take in the file now."""
+        with self._lock:
+            self._look_at = float("-inf")
+        self._now()
+
+    def close(self) -> None:
+        """Let go of all backends; launches go on."""
+        with self._lock:
+            served = list(self._served.values())
+        for backend in served:
+            _close(backend)
+
+    def _now(self) -> dict[str, Backend]:
+        """What is served now; never changed once it is given out."""
+        with self._lock:
+            if self._monotonic() >= self._look_at:
+                self._look_at = self._monotonic() + _LOOK_S
+                if self._read() or self._is_unsettled():
+                    self._settle()
+            return self._served
+
+    def _begin(self) -> None:
+        """`local`, and the pools of the file; those that were known last, where the file cannot be understood."""
+        with self._lock:
+            load = self._factories.get(LOCAL)
+            if load is not None:
+                try:
+                    self._served = {LOCAL: load()(self._home)}
+                except Exception:  # noqa: BLE001 - it is of a third party, and recorded
+                    _log.exception("backend %s cannot be used", LOCAL)
+            self._read()
+            if self._file_fault:
+                self._wanted = self._known()
+            self._settle()
+
+    def _read(self) -> bool:
+        """Look at the file; True where it says something else than before."""
+        mark = _mark(self._home)
+        if mark == self._mark:
+            return False
+        self._mark = mark
         try:
-            found[entry.name] = entry.load()(home)
-        except Exception:  # noqa: BLE001, PERF203 - it is of a third party, and recorded
-            _log.exception("backend %s cannot be used", entry.name)
-    return found
+            self._wanted, self._file_fault = pools_from_yaml(self._home.pools), ""
+        except SpecInvalid as error:
+            self._file_fault = f"{error} The pools stay as they were."
+            _log.error("%s is not understood: %s", self._home.pools, self._file_fault)
+            return False
+        return True
+
+    def _is_unsettled(self) -> bool:
+        return self._in_use is not None and {**self._failed, **self._pools} != self._wanted
+
+    def _used(self) -> Collection[str]:
+        """Pools with runs; all, where that cannot be told."""
+        if self._in_use is None:
+            return self._pools.keys()
+        try:
+            return self._in_use()
+        except Exception:  # noqa: BLE001 - recorded; nothing is let go
+            _log.exception("which pools have runs cannot be told")
+            return self._pools.keys()
+
+    def _settle(self) -> None:
+        """Bring what is served to what is wanted, as far as runs allow."""
+        used, before = self._used(), dict(self._pools)
+        served, gone = dict(self._served), list[Backend]()
+        for name in [name for name in {**self._faults, **self._failed} if name not in self._wanted]:
+            self._faults.pop(name, None)
+            self._failed.pop(name, None)
+        for name, pool in self._wanted.items():
+            gone += self._bring(name, pool, served, used)
+        for name in [name for name in self._pools if name not in self._wanted]:
+            if name in used:
+                served[name] = _retire(served[name])
+            else:
+                gone.append(served.pop(name))
+                del self._pools[name]
+                _log.info("pool %s is gone", name)
+        self._served = served
+        if self._pools != before:
+            self._keep_known()
+        for backend in gone:
+            threading.Thread(target=_close, args=(backend,), name="close-pool", daemon=True).start()
+
+    def _bring(
+        self, name: str, pool: SlurmPool, served: dict[str, Backend], used: Collection[str]
+    ) -> Iterable[Backend]:
+        """Serve one pool as the file describes it, if it can be; the backend that it had before, to be closed."""
+        old, was = self._pools.get(name), served.get(name)
+        if self._failed.get(name) == pool:
+            return ()
+        self._faults.pop(name, None)
+        if old == pool and was is not None:
+            served[name] = was.backend if isinstance(was, _Retired) else was
+            return ()
+        if old is not None and old.work != pool.work and name in used:
+            self._faults[name] = _stays(name, old, pool)
+            return ()
+        made = self._make(pool)
+        if made is None:
+            return ()
+        served[name], self._pools[name] = made, pool
+        return () if was is None else (was,)
+
+    def _make(self, pool: SlurmPool) -> Backend | None:
+        self._failed.pop(pool.name, None)
+        load = self._factories.get("slurm")
+        try:
+            if load is None:
+                raise GanglineError("There is no backend `slurm` in this installation")  # noqa: TRY301 - one way out
+            made = load()(self._home, pool)
+        except Exception as error:  # noqa: BLE001 - recorded, and told of
+            _log.exception("pool %s cannot be used", pool.name)
+            self._faults[pool.name] = f"Pool `{pool.name}` cannot be used: {error}"
+            self._failed[pool.name] = pool
+            return None
+        _log.info("pool %s is served", pool.name)
+        return made
+
+    def _retire_unknown(self) -> None:
+        """Pools that were taken out of the file while no server ran, and still have runs."""
+        used = self._used()
+        for name, pool in self._known().items():
+            if name in used and name not in self._pools:
+                made = self._make(pool)
+                if made is not None:
+                    self._served = {**self._served, name: _retire(made)}
+                    self._pools[name] = pool
+
+    def _known(self) -> dict[str, SlurmPool]:
+        try:
+            raw = read_json(self._home.known_pools) or {}
+            return {name: pool_from_mapping(name, keys) for name, keys in raw.get("pools", {}).items()}
+        except (Unreadable, OSError, SpecInvalid, AttributeError):
+            _log.warning("%s cannot be read", self._home.known_pools)
+            return {}
+
+    def _keep_known(self) -> None:
+        pools: dict[str, Any] = {name: pool_to_mapping(pool) for name, pool in self._pools.items()}
+        try:
+            write_text(self._home.known_pools, json.dumps({"version": 1, "pools": pools}, indent=1) + "\n", mode=0o600)
+        except OSError:
+            _log.exception("%s cannot be written", self._home.known_pools)
+
+
+class _Retired:
+    """A backend whose pool is configured no more: it does what it did, and says so."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+
+    def state(self) -> PoolState:
+        text = "It is in pools.yaml no more; it takes no new runs, and is gone when those that it has are over."
+        return PoolState(status=PoolStatus.REMOVED, text=text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.backend, name)
+
+
+def _retire(backend: Backend) -> Backend:
+    return backend if isinstance(backend, _Retired) else cast("Backend", _Retired(backend))
+
+
+def _close(backend: Backend) -> None:
+    try:
+        backend.close()
+    except Exception:  # noqa: BLE001 - recorded, and of no use any more
+        _log.exception("backend %s could not be closed", backend.name)
+
+
+def _mark(home: Home) -> object:
+    """What changes when somebody writes the file."""
+    try:
+        stat = home.pools.stat()
+    except OSError:
+        return "missing"
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _stays(name: str, old: SlurmPool, new: SlurmPool) -> str:
+    return (
+        f"Pool `{name}` keeps its work folder {old.work} while it has runs there; {new.work} is taken when they are "
+        f"over. For a new folder at once, give the pool another name."
+    )

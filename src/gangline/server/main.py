@@ -33,7 +33,7 @@ from gangline.rundir.serving import (
     write_server,
 )
 from gangline.server.app import make_app
-from gangline.server.backends import load_backends
+from gangline.server.backends import Backends
 from gangline.server.clock import SystemClock
 from gangline.server.listener import Listener, bind
 from gangline.server.loop import ReconcileLoop
@@ -92,9 +92,11 @@ def serve(settings: Settings) -> None:
     with ExitStack() as stack:
         token = ensure_token(home)
         socket_ = stack.enter_context(_listening(settings))
-        clock, backends = SystemClock(), load_backends(home)
+        clock, backends = SystemClock(), Backends(home)
+        stack.callback(backends.close)
         store, warnings = open_store(home, clock)
         stack.callback(store.close)
+        backends.watch(store.pools_in_use)
         end_when_damaged(store, home, stopping.begin)
         loop = ReconcileLoop(busy_s=settings.busy_tick_s, idle_s=settings.idle_tick_s)
         commands = Commands(

@@ -189,6 +189,11 @@ class Store:
         """Runs that need a place: queued ones, and those between two launches. By priority, then oldest first."""
         return self._rows(select(*_LIGHT).where(_WAITING).order_by(runs.c.priority.desc(), runs.c.created, runs.c.id))
 
+    def pools_in_use(self) -> set[str]:
+        """Pools with runs that wait, or for which a backend holds machines, or may hold them."""
+        with self._database.reading() as conn:
+            return set(conn.scalars(select(runs.c.pool).where(or_(_HELD, _WAITING)).distinct()))
+
     def queue_mark(self) -> tuple[object, ...]:
         """Something small that differs whenever `waiting_runs` does, or a place is taken or becomes free."""
         waiting = select(func.count(), func.max(runs.c.created), func.sum(runs.c.version), func.sum(runs.c.launch))

@@ -9,7 +9,9 @@ from typing import ClassVar
 
 from gangline.domain.errors import BackendError, NoCapacity, Rejected, Transient
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, Places, PoolCapacity
+from gangline.domain.pool import PoolState
 from gangline.testing.builders import make_capacity
+from gangline.testing.site import FakeSite
 
 __all__ = ["FakeBackend", "FakeLaunch"]
 
@@ -57,6 +59,16 @@ class FakeBackend:
         self.submits: list[str] = []
         """The key of every call of `submit`, those that were refused included."""
         self.cancels: list[Handle] = []
+        self.site = FakeSite()
+        self.pool_state = PoolState()
+        """What `state` says."""
+        self.closed = False
+
+    def state(self) -> PoolState:
+        return self.pool_state
+
+    def close(self) -> None:
+        self.closed = True
 
     def capacity(self) -> PoolCapacity:
         return self._capacity

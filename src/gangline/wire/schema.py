@@ -1,5 +1,7 @@
 """The keys of a run spec, derived from `domain/spec.py`: the one list that YAML, HTTP, flags and docs share.
 
+Those of a pool come from `domain/pool.py` in the same way.
+
 Standard library and `gangline.domain` alone: a command that submits must not wait for anything heavier.
 """
 
@@ -16,7 +18,7 @@ from typing import Any, Union
 
 from gangline.domain.spec import RunSpec
 
-__all__ = ["Key", "Kind", "Path", "keys", "sections"]
+__all__ = ["Key", "Kind", "Path", "keys", "keys_of", "sections", "sections_of"]
 
 Path = tuple[str, ...]
 """Where a key stands in the spec: `("resources", "nodes")`."""
@@ -81,6 +83,8 @@ _POSITIVE = frozenset(
         "min_bandwidth_bytes",
         "max_clock_skew_s",
         "straggler_window_s",
+        "max_jobs",
+        "poll_s",
     }
 )
 _SIGNED = frozenset({"priority"})
@@ -89,17 +93,27 @@ _RESUMABLE_KEYS = frozenset({("priority",), ("checkpoint", "keep_last")})
 _FILLED_IN = frozenset({"snapshot", "inherited_env", "pdb_rank"})
 
 
-@cache
 def keys() -> Mapping[Path, Key]:
-    """Every key that holds a value, by its path, in the order of the classes."""
-    return {key.path: key for key in _walk(RunSpec, ())}
+    """Every key of a run spec that holds a value, by its path, in the order of the classes."""
+    return keys_of(RunSpec)
+
+
+def sections() -> Mapping[Path, tuple[type[Any], bool]]:
+    """Every key of a run spec that holds further keys; see `sections_of`."""
+    return sections_of(RunSpec)
 
 
 @cache
-def sections() -> Mapping[Path, tuple[type[Any], bool]]:
-    """Every key that holds further keys: its class, and whether null is allowed instead. `()` is the spec itself."""
-    found: dict[Path, tuple[type[Any], bool]] = {(): (RunSpec, False)}
-    for name, annotation in typing.get_type_hints(RunSpec).items():
+def keys_of(cls: type[Any]) -> Mapping[Path, Key]:
+    """Every key of a class that holds a value, by its path, in the order of the classes."""
+    return {key.path: key for key in _walk(cls, ())}
+
+
+@cache
+def sections_of(cls: type[Any]) -> Mapping[Path, tuple[type[Any], bool]]:
+    """Every key that holds further keys: its class, and whether null is allowed instead. `()` is the class itself."""
+    found: dict[Path, tuple[type[Any], bool]] = {(): (cls, False)}
+    for name, annotation in typing.get_type_hints(cls).items():
         inner, optional = _without_none(annotation)
         if dataclasses.is_dataclass(inner):
             found[(name,)] = (typing.cast("type[Any]", inner), optional)

@@ -178,7 +178,7 @@ class CheckpointView(TypedDict):
     time: float
     duration_s: float | None
     state: str
-    """complete, damaged, incomplete (its save was not finished) or removed."""
+    """complete, damaged, incomplete (its save was not finished), removed, or unseen (the pool cannot be asked now)."""
     why: str
     """What is wrong with it, or whose it is, in words for people; "" where nothing is to say."""
     latest: bool
@@ -374,6 +374,15 @@ class PoolView(TypedDict):
     """Machines that launches avoid; see NodeHealthView."""
     warnings: list[str]
     """Machines that are used although much speaks against them."""
+    state: str
+    """`ready`, `untried` (not asked since the server started), `login_needed`, `unreachable` or `removed`."""
+    state_text: str
+    """Why it cannot be reached, in the words of who said so."""
+    command: str
+    """What a person has to type so that it can be reached again; "" where nothing helps but time."""
+    since: float | None
+    jobs: int
+    """Launches that its backend holds, those that wait there included."""
 
 
 class NodeMarkView(TypedDict):

@@ -28,9 +28,11 @@ _MAX_REPEATED = 10_000
 """Values that aliases may add to those that are written; a text counts once for each 100 characters begun."""
 
 
-def read_yaml(path: FilePath) -> tuple[dict[str, object], dict[Path, int]]:
+def read_yaml(path: FilePath, *, example: str = "script: train.py") -> tuple[dict[str, object], dict[Path, int]]:
     """The file's table, and the line (from 1) of every key in it.
 
+    Args:
+        example: a line that such a file may have.
     Raises:
         SpecInvalid: the file cannot be read, is no UTF-8, no YAML, empty, no table, or names a key twice.
     """
@@ -40,9 +42,9 @@ def read_yaml(path: FilePath) -> tuple[dict[str, object], dict[Path, int]]:
         )
     root = _compose(_read_text(path), path)
     if root is None:
-        raise SpecInvalid(f"{path} is empty", fix="Write at least `script: train.py`, or leave the file out.")
+        raise SpecInvalid(f"{path} is empty", fix=f"Write at least `{example}`, or leave the file out.")
     if not isinstance(root, MappingNode):
-        raise SpecInvalid(f"{path} holds {_kind(root)}", fix="Write keys with values, such as `script: train.py`.")
+        raise SpecInvalid(f"{path} holds {_kind(root)}", fix=f"Write keys with values, such as `{example}`.")
     lines: dict[Path, int] = {}
     try:
         _check_aliases(root, path)

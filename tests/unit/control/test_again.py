@@ -98,7 +98,7 @@ def test_a_later_resume_stays_on_the_branch_and_latest_is_what_it_saved(plant):
         ("250", r"step 250 of run .* is not there.*Complete ones of run .*: 100, 200\."),
         ("300", r"step 300 of run .* is not complete.*It has no manifest.*: 100, 200\."),
         ("newest", r"`newest` is no checkpoint.*RUN:STEP.*: 100, 200\."),
-        ("/nowhere/step-0000000001.attempt-000", r"is no complete checkpoint.*no manifest"),
+        ("/nowhere/step-0000000001.attempt-000", r"is no complete checkpoint.*no such folder"),
         ("/etc", r"is no complete checkpoint.*not that of a checkpoint folder"),
         ("nobody:3", "There is no run `nobody`"),
     ],

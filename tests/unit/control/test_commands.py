@@ -89,11 +89,11 @@ def test_what_cannot_be_run_is_refused_before_it_waits(plant, wrong, words):
 
 def test_a_required_checkpoint_is_looked_for_before_the_run_waits(plant, tmp_path):  # C5
     folder = tmp_path / "checkpoints"
-    with pytest.raises(SpecInvalid, match=f"--resume required finds no folder `{folder}`"):
+    with pytest.raises(SpecInvalid, match=f"--resume required finds no complete checkpoint in `{folder}`"):
         plant.submit(path=str(folder), resume=ResumeMode.REQUIRED)
     assert not folder.exists()
     folder.mkdir()
-    with pytest.raises(SpecInvalid, match="It holds no checkpoint at all"):
+    with pytest.raises(SpecInvalid, match="There is no checkpoint at all"):
         plant.submit(path=str(folder), resume=ResumeMode.REQUIRED)
     cut = folder / "step-0000000007.attempt-000"
     cut.mkdir()

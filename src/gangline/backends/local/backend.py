@@ -28,8 +28,10 @@ from gangline.backends.local.processes import (
 )
 from gangline.backends.local.record import LaunchRecord, read_record, record_path
 from gangline.backends.local.render import render_agent_arguments, render_launch
+from gangline.backends.local.site import LocalSite
 from gangline.domain.errors import Rejected, Transient
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, Places, PoolCapacity
+from gangline.domain.pool import PoolState
 from gangline.rundir.home import Home
 from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import LaunchDir, RunDir
@@ -70,9 +72,16 @@ class LocalBackend:
         self._agent = None if agent is None else tuple(agent)
         self._patience_s = patience_s
         self._env = env
+        self.site = LocalSite()
         self._lock = threading.RLock()
         self._children: list[int] = []
         self._ending: dict[tuple[str, int], threading.Thread] = {}
+
+    def state(self) -> PoolState:
+        return PoolState()
+
+    def close(self) -> None:
+        """Nothing is held: agents are processes of their own."""
 
     def capacity(self) -> PoolCapacity:
         with self._lock:

@@ -1,0 +1,166 @@
+"""`pools.yaml`: the pools that a server has beside its own machine, read with the rules of run files.
+
+Standard library and `gangline.domain` alone; YAML is loaded once there is a file to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path as FilePath
+from typing import Any
+
+from gangline.domain.errors import SpecInvalid, nearest
+from gangline.domain.pool import SlurmPool, check_pool, check_pool_name
+from gangline.wire.reading import Origin, read_value
+from gangline.wire.schema import Key, Kind, Path, keys_of, sections_of
+
+__all__ = ["BACKENDS", "pool_from_mapping", "pool_keys", "pool_to_mapping", "pools_from_yaml"]
+
+BACKENDS = {"slurm": SlurmPool}
+"""What `backend` may be, and the class that describes such a pool."""
+
+_EXAMPLE = "pools: {a100: {backend: slurm, ssh: bastion, work: /shared/me/gangline}}"
+
+
+def pools_from_yaml(path: FilePath) -> dict[str, SlurmPool]:
+    """The pools that a file describes, by name and in its order; {} where there is no file.
+
+    Raises:
+        SpecInvalid: the first thing that is wrong, with its line; the nearest valid key where one is not known.
+    """
+    from gangline.wire.yaml_file import read_yaml  # noqa: PLC0415 - PyYAML costs 20 ms that most commands need not pay
+
+    if not _says_anything(path):
+        return {}
+    raw, lines = read_yaml(path, example=_EXAMPLE)
+    origin = Origin(path.name, lines)
+    for name in raw:
+        if name != "pools":
+            raise SpecInvalid(f"{origin.place((name,))} is not a key of this file", fix=f"For example: {_EXAMPLE}")
+    pools = raw.get("pools") or {}
+    if not isinstance(pools, Mapping):
+        raise SpecInvalid(f"{origin.place(('pools',))} holds no pools by name", fix=f"For example: {_EXAMPLE}")
+    return {str(name): _read_pool(str(name), value, ("pools", str(name)), origin) for name, value in pools.items()}
+
+
+def pool_from_mapping(name: str, raw: Mapping[str, Any]) -> SlurmPool:
+    """The pool that a mapping describes, with `backend` among its keys.
+
+    Raises:
+        SpecInvalid: as `pools_from_yaml`.
+    """
+    return _read_pool(name, raw, (), Origin(""))
+
+
+def pool_to_mapping(pool: SlurmPool) -> dict[str, Any]:
+    """What a file has to say of a pool: its backend, and all that is not as by default, in plain values."""
+    found: dict[str, Any] = {"backend": "slurm"}
+    for key in pool_keys():
+        value: Any = pool
+        for part in key.path:
+            value = getattr(value, part)
+        if value is None or (value == key.default and key.path != ("work",)):
+            continue
+        at = found
+        for part in key.path[:-1]:
+            at = at.setdefault(part, {})
+        at[key.spelling] = _plain(key, value)
+    return found
+
+
+def pool_keys() -> list[Key]:
+    """Every key of a Slurm pool that holds a value, `defaults.partition` and its like included."""
+    return [key for path, key in keys_of(SlurmPool).items() if path != ("name",)]
+
+
+def _says_anything(path: FilePath) -> bool:
+    """Whether there is a file, with more in it than remarks; what cannot be read is for `read_yaml` to tell."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+    return any(line.strip() and not line.lstrip().startswith(b"#") for line in lines)
+
+
+def _read_pool(name: str, raw: object, path: Path, origin: Origin) -> SlurmPool:
+    check_pool_name(name)
+    if not isinstance(raw, Mapping):
+        raise SpecInvalid(f"{_place(name, path, origin)} has no keys", fix=f"For example: {_EXAMPLE}")
+    backend = raw.get("backend", "slurm")
+    if backend not in BACKENDS:
+        place = origin.place((*path, "backend"))
+        raise SpecInvalid(f"{place} is `{backend}`, for which there is no backend", fix=nearest(str(backend), BACKENDS))
+    rest = {key: value for key, value in raw.items() if key != "backend"}
+    values = _read_section(name, rest, (path, ()), origin)
+    if "work" not in values:
+        fix = "Name a folder that login and compute nodes share, e.g. work: /shared/me/gangline"
+        raise SpecInvalid(f"{_place(name, path, origin)} has no `work`", fix=fix)
+    pool = SlurmPool(name=name, **values)
+    check_pool(pool)
+    return pool
+
+
+def _read_section(name: str, raw: Mapping[Any, object], at: tuple[Path, Path], origin: Origin) -> dict[str, Any]:
+    """Values for the fields of a class.
+
+    Args:
+        at: where it stands in the file, and in the class.
+    """
+    above, section = at
+    keys, sections = _keys_here(section), sections_of(SlurmPool)
+    found: dict[str, Any] = {}
+    for written, value in raw.items():
+        place = origin.place((*above, str(written)))
+        inner = (*section, str(written))
+        if inner in sections and section == ():
+            if not isinstance(value, Mapping | None):
+                raise SpecInvalid(f"{place} holds no keys", fix=nearest("", _keys_here(inner)))
+            values = _read_section(name, value or {}, ((*above, str(written)), inner), origin)
+            found[str(written)] = sections[inner][0](**values)
+            continue
+        key = keys.get(str(written))
+        if key is None:
+            raise SpecInvalid(f"{place} is not a key of a pool", fix=_where_it_belongs(str(written), section))
+        if key.path[-1] in found:
+            raise SpecInvalid(f"{place} is given twice, under two spellings", fix="Keep one of them.")
+        found[key.path[-1]] = _frozen(key, read_value(key, value, place, has_unit=str(written) != key.spelling))
+    return found
+
+
+def _keys_here(section: Path) -> dict[str, Key]:
+    """Every spelling that is allowed in a section, best first."""
+    here = [key for key in pool_keys() if key.path[:-1] == section]
+    return {key.path[-1]: key for key in here} | {key.spelling: key for key in here}
+
+
+def _where_it_belongs(written: str, section: Path) -> str:
+    for other in sections_of(SlurmPool):
+        if other != section and written in _keys_here(other):
+            return f"It belongs under `{other[0]}:`." if other else "It belongs to the pool itself."
+    flags = {flag.lstrip("-").replace("-", "_"): key for key in pool_keys() for flag in key.flags}
+    key = flags.get(written.lstrip("-").replace("-", "_"))
+    if key is not None:
+        return f"It is spelled `{key.dotted}`."
+    sub = [name for path in sections_of(SlurmPool) if path[:-1] == section and path for name in path]
+    return nearest(written, {*(key.spelling for key in _keys_here(section).values()), *(sub if not section else [])})
+
+
+def _frozen(key: Key, value: Any) -> Any:
+    if key.enum is not None:
+        return key.enum(value)
+    return tuple(value) if key.kind is Kind.LIST else value
+
+
+def _plain(key: Key, value: Any) -> Any:
+    if isinstance(value, Enum):
+        return value.value
+    if key.unit == "seconds":
+        return f"{value:.12g}s"
+    return list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Mapping) else value
+
+
+def _place(name: str, path: Path, origin: Origin) -> str:
+    return origin.place(path) if path else f"Pool `{name}`"
