@@ -61,7 +61,8 @@ def test_a_checkpoint_that_only_the_pool_can_name_needs_the_pool(plant, far):
         submit(plant, pool="far", checkpoint=CheckpointPolicy(start_from=f"{first}:latest"))
 
 
-def test_what_the_pool_says_is_wrong_is_refused(plant, far, tmp_path: Path):
+@pytest.mark.usefixtures("far")
+def test_what_the_pool_says_is_wrong_is_refused(plant, tmp_path: Path):
     file = tmp_path / "file"
     file.touch()
     with pytest.raises(SpecInvalid, match="Nothing can be written"):
@@ -84,7 +85,7 @@ def test_checkpoints_that_nobody_can_look_at_are_shown_as_recorded(plant, far):
 def test_a_pool_that_was_removed_takes_no_new_runs_and_its_old_ones_can_be_shown(plant, far):
     run = submit(plant, pool="far")
     far.pool_state = PoolState(status=PoolStatus.REMOVED, text="gone")
-    with pytest.raises(SpecInvalid, match="There is no pool `far`. Valid: local"):
+    with pytest.raises(SpecInvalid, match=r"There is no pool `far`\. Valid: local"):
         submit(plant, pool="far", name="x")
     assert [pool["state"] for pool in plant.commands.pools()] == ["ready", "removed"]
     alone = Commands(
@@ -93,7 +94,8 @@ def test_a_pool_that_was_removed_takes_no_new_runs_and_its_old_ones_can_be_shown
     assert alone.detail(run)["pool"] == "far"
 
 
-def test_a_run_that_goes_to_another_pool_leaves_behind_what_means_nothing_there(plant, far):
+@pytest.mark.usefixtures("far")
+def test_a_run_that_goes_to_another_pool_leaves_behind_what_means_nothing_there(plant):
     run = submit(plant, pool="far", slurm=SlurmOptions(partition="gpu"), environment=Environment(python="/usr/bin/env"))
     moved = plant.commands.rerun(run, RerunRequest(changes={"pool": "local"}), client={}, key="k2")
     assert moved["spec"]["slurm"]["partition"] is None
@@ -105,7 +107,7 @@ def test_a_run_that_goes_to_another_pool_leaves_behind_what_means_nothing_there(
 
 
 def test_a_checkpoint_of_another_pool_is_refused_where_the_machines_do_not_see_it(plant, far, tmp_path: Path):
-    far.site.checkpoint = lambda folder: None
+    far.site.checkpoint = lambda _: None
     folder = tmp_path / "c"
     saved = folder / "step-0000000004.attempt-000"
     saved.mkdir(parents=True)
