@@ -26,7 +26,7 @@ demo: $(READY) ## train a small GPT on 2 nodes x 2 ranks, kill a rank half-way, 
 	$(BIN)/python examples/gpt/demo.py
 
 test: $(READY) ## run every test
-	$(PYTEST) -n $(WORKERS) --dist loadgroup tests
+	$(PYTEST) -n $(WORKERS) tests
 
 check: $(READY) ## run every static check, as CI does
 	$(BIN)/ruff check .

@@ -50,6 +50,18 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Tests of the Slurm cluster, which use it one after another, go to one worker; all else where there is room."""
+    from xdist.scheduler import LoadScopeScheduling  # noqa: PLC0415 - not with `-p no:xdist`
+
+    class Scheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "slurm" if nodeid.startswith("tests/slurm/") else nodeid
+
+    return Scheduling(config, log)
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     _skip_or_fail(item)
     if TESTS / "unit" in item.path.parents:

@@ -5,42 +5,46 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from tests.slurm.cluster import Cluster
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One after another, in one worker: they break what they share."""
-    for item in items:
-        if item.get_closest_marker("slurm") is not None:
-            item.add_marker(pytest.mark.xdist_group("slurm"))
+@pytest.fixture(scope="session")
+def slurm_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that all workers have in common."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session")
-def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def slurm_cluster(slurm_root: Path) -> Iterator[Cluster]:
     """A running cluster of 4 nodes with 8 devices each; it ends with its last user."""
-    root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent
-    with (root / "slurm.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        cluster = _join_newest(root) or Cluster.start(_next_folder(root))
-    yield cluster
-    cluster.leave()
+    with locked(slurm_root / "slurm-start.lock"):
+        running = _join_newest(slurm_root) or Cluster.start(_next_folder(slurm_root))
+    yield running
+    running.leave()
 
 
 @pytest.fixture
-def cluster(slurm_cluster: Cluster) -> Iterator[Cluster]:
-    """The cluster, with all nodes idle and every daemon alive; what a test breaks is mended after it."""
-    yield slurm_cluster
-    slurm_cluster.heal()
+def cluster(slurm_root: Path, slurm_cluster: Cluster) -> Iterator[Cluster]:
+    """The cluster, for this test alone, with all nodes idle and every daemon alive; what is broken is mended."""
+    with locked(slurm_root / "slurm-test.lock"):
+        yield slurm_cluster
+        slurm_cluster.heal()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _clusters(root: Path) -> list[Path]:
-    return sorted(root.glob("slurm-*"), key=lambda folder: int(folder.name.removeprefix("slurm-")))
+    return sorted(root.glob("slurm-[0-9]*"), key=lambda folder: int(folder.name.removeprefix("slurm-")))
 
 
 def _next_folder(root: Path) -> Path:
