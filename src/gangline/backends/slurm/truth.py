@@ -8,8 +8,8 @@ controller that says again and again that it knows no such job, while no file sh
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from gangline.backends.slurm.endings import ExitMark, describe_ending
@@ -43,6 +43,8 @@ CONFIRM_TIMES = 3
 CONFIRM_S = 20.0
 """So often, and over so long, a controller has to say that it knows no such job."""
 _MOST_QUESTIONS = 2
+_NUDGE_NS = 1_000_000
+"""By less the ferry moves signs of life, when it cannot look."""
 
 
 class Ask(Enum):
@@ -59,7 +61,7 @@ class Claim:
     job: str
     token: Token | None
     submitted: float
-    """By the cluster's clock."""
+    """By our clock."""
     log: str = ""
     """Far path of the job's output."""
 
@@ -89,6 +91,8 @@ class Answers:
     """Why it has not."""
     wall: float = 0.0
     """Seconds since the epoch, now."""
+    clock_offset_s: float = 0.0
+    """How far the cluster's clock is ahead of ours."""
     queue: JobRecord | None = None
     lives: Sequence[JobRecord] | None = None
     """All that accounting has of its number; None: not asked, or no answer."""
@@ -97,8 +101,8 @@ class Answers:
     controller: JobRecord | None = None
     is_invalid: bool = False
     """The controller knows no such job."""
-    names: Mapping[str, str] = field(default_factory=dict)
-    """Users by their numbers."""
+    asked: Ask | None = None
+    """Whom else was asked about this job, maybe in vain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +114,7 @@ class Memory:
     invalid_times: int = 0
     ended_since: float | None = None
     asked_accounts: int = 0
+    last_asked: Ask | None = None
     restarts: int = 0
     lives: Sequence[JobRecord] = ()
     alive_sign: int | None = None
@@ -134,10 +139,15 @@ def decide_question(claim: Claim, memory: Memory, answers: Answers, now: float) 
     """Whom to ask about this job before it is weighed; None: the queue's word will do."""
     if not answers.is_fresh:
         return None
-    record = _ours(answers.queue, claim)
+    record = _ours(answers.queue, _by_their_clock(claim, answers))
     if record is None:
-        turns = memory.absent_times % 2
-        return Ask.ACCOUNTS if answers.has_accounts and turns == 0 else Ask.CONTROLLER
+        is_their_turn = answers.has_accounts and memory.last_asked is not Ask.ACCOUNTS
+        return Ask.ACCOUNTS if is_their_turn else Ask.CONTROLLER
+    return _ask_of(record, memory, answers, now)
+
+
+def _ask_of(record: JobRecord, memory: Memory, answers: Answers, now: float) -> Ask | None:
+    """What the queue does not say of a job that it lists: who cancelled it, why it is back, how it ended."""
     if not answers.has_accounts or memory.asked_accounts >= _MOST_QUESTIONS:
         return None
     meaning, standing = record.state.meaning, record.state.standing
@@ -157,15 +167,20 @@ def weigh(
     Args:
         now: by a clock that never goes back.
     """
+    claim = _by_their_clock(claim, answers)
     record = _ours(answers.queue, claim) or _ours(answers.controller, claim)
     memory = _remember(claim, memory, answers, footprint, now)
     if _is_over_by_files(memory, record, footprint):
-        return memory, _gone(claim, memory, record, footprint, answers)
+        return memory, _gone(claim, memory, record, footprint)
     if not answers.is_fresh and record is None:
         return memory, Observation(liveness=Liveness.UNKNOWN, detail=answers.trouble)
     if record is not None:
         return memory, _listed(claim, memory, record, footprint, answers, now)
-    return memory, _absent(claim, memory, footprint, answers, now)
+    return memory, _absent(claim, memory, footprint, now)
+
+
+def _by_their_clock(claim: Claim, answers: Answers) -> Claim:
+    return replace(claim, submitted=claim.submitted + answers.clock_offset_s)
 
 
 def _ours(record: JobRecord | None, claim: Claim) -> JobRecord | None:
@@ -173,11 +188,14 @@ def _ours(record: JobRecord | None, claim: Claim) -> JobRecord | None:
 
 
 def _remember(claim: Claim, memory: Memory, answers: Answers, footprint: Footprint, now: float) -> Memory:
-    if footprint.alive_sign is not None and footprint.alive_sign != memory.alive_sign:
+    if footprint.alive_sign is not None and abs(footprint.alive_sign - (memory.alive_sign or 0)) > _NUDGE_NS:
         memory = replace(memory, alive_sign=footprint.alive_sign, alive_at=now)
+    if answers.asked is not None:
+        times = memory.asked_accounts + (1 if answers.asked is Ask.ACCOUNTS else 0)
+        memory = replace(memory, last_asked=answers.asked, asked_accounts=times)
     if answers.lives is not None:
         lives = [life for life in answers.lives if is_of(life, claim) or _follows(life, answers.lives, claim)]
-        memory = replace(memory, lives=tuple(lives), asked_accounts=memory.asked_accounts + 1)
+        memory = replace(memory, lives=tuple(lives))
     if not answers.is_fresh:
         return memory
     record = _ours(answers.queue, claim) or _ours(answers.controller, claim)
@@ -249,13 +267,13 @@ def _over(
         quiet = memory.alive_at is None or now - memory.alive_at > QUIET_S
         if over_for_s <= ENDING_PATIENCE_S or not quiet:
             return Observation(liveness=Liveness.ALIVE, detail=f"Slurm job {job} is ending ({record.state.name})")
-        return _gone(claim, memory, record, footprint, answers)
+        return _gone(claim, memory, record, footprint)
     if record.state.meaning.may_return and record.requeues is not False and over_for_s < REQUEUE_PATIENCE_S:
         detail = f"Slurm says {record.state.name} of job {job}, and may put it back into its queue"
         return Observation(liveness=Liveness.UNKNOWN, detail=detail)
-    if decide_question(claim, memory, answers, now) is not None:
+    if _ask_of(record, memory, answers, now) is not None:
         return Observation(liveness=Liveness.ALIVE, detail=f"Slurm job {job} has ended ({record.state.name})")
-    return _gone(claim, memory, record, footprint, answers)
+    return _gone(claim, memory, record, footprint)
 
 
 def _running(job: str, record: JobRecord, memory: Memory, footprint: Footprint) -> str:
@@ -304,7 +322,7 @@ def render_clock(time: float, *, now: float, tz: dt.tzinfo | None = None) -> str
     return clock if moment.date() == today.date() else f"{moment.day} {moment:%b} {clock}"
 
 
-def _absent(claim: Claim, memory: Memory, footprint: Footprint, answers: Answers, now: float) -> Observation:
+def _absent(claim: Claim, memory: Memory, footprint: Footprint, now: float) -> Observation:
     """The queue has answered, and does not list the job."""
     job = claim.job
     since = memory.absent_since if memory.absent_since is not None else now
@@ -315,18 +333,16 @@ def _absent(claim: Claim, memory: Memory, footprint: Footprint, answers: Answers
     has_ended = last is not None and last.state.standing is Standing.ENDED
     enough = 2 if last is not None and last.state.meaning.may_return else 1
     if _is_marked(memory, footprint) or (has_ended and memory.absent_times >= enough):
-        return _gone(claim, memory, last, footprint, answers)
+        return _gone(claim, memory, last, footprint)
     if footprint.last_word in {"end", "relaunch"} and memory.absent_times > 1:
-        return _gone(claim, memory, last, footprint, answers)
+        return _gone(claim, memory, last, footprint)
     if memory.invalid_times >= CONFIRM_TIMES and now - since >= CONFIRM_S:
-        return _gone(claim, memory, last if has_ended else None, footprint, answers)
+        return _gone(claim, memory, last if has_ended else None, footprint)
     detail = f"Slurm does not list job {job}; whether it has ended is being found out"
     return Observation(liveness=Liveness.UNKNOWN, detail=detail)
 
 
-def _gone(
-    claim: Claim, memory: Memory, record: JobRecord | None, footprint: Footprint, answers: Answers
-) -> Observation:
+def _gone(claim: Claim, memory: Memory, record: JobRecord | None, footprint: Footprint) -> Observation:
     """The end, as the best witness tells it: accounting has the final state, and who cancelled."""
     lives = [life for life in memory.lives if life.state.standing is Standing.ENDED]
     known = record is not None and record.state.standing is Standing.ENDED
@@ -334,7 +350,7 @@ def _gone(
     by = ""
     if not footprint.is_cancelled and witness is not None and witness.state.meaning.cancelled:
         who = next((one.by for one in (witness, *reversed(lives)) if one.by), "")
-        by = answers.names.get(who, f"user {who}" if who.isdigit() else who) or "somebody"
+        by = (f"user {who}" if who.isdigit() else who) or "somebody"
     ending = describe_ending(claim.job, witness, mark=footprint.mark, log=claim.log, has_log=footprint.has_log, by=by)
     return Observation(
         liveness=Liveness.GONE,

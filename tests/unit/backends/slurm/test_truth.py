@@ -53,18 +53,15 @@ class Case:
         self.claim, self.memory, self.now = claim, Memory(), 0.0
         self.has_accounts = has_accounts
         self.lives, self.controller, self.is_invalid = [], None, False
-        self.names = {"30001": "alice"}
 
     def poll(self, queue=None, footprint=NOTHING, *, trouble=""):
         self.now += 5.0
-        answers = Answers(
-            is_fresh=not trouble, trouble=trouble, queue=queue, has_accounts=self.has_accounts, names=self.names
-        )
+        answers = Answers(is_fresh=not trouble, trouble=trouble, queue=queue, has_accounts=self.has_accounts)
         ask = decide_question(self.claim, self.memory, answers, self.now)
         if ask is Ask.ACCOUNTS:
-            answers = replace(answers, lives=self.lives)
+            answers = replace(answers, asked=ask, lives=self.lives)
         elif ask is Ask.CONTROLLER:
-            answers = replace(answers, controller=self.controller, is_invalid=self.is_invalid)
+            answers = replace(answers, asked=ask, controller=self.controller, is_invalid=self.is_invalid)
         self.memory, seen = weigh(self.claim, self.memory, answers, footprint, self.now)
         return seen
 
@@ -213,9 +210,9 @@ def test_a_queue_that_forgets_a_job_for_a_moment_changes_nothing():
 def test_agents_that_live_outweigh_a_controller_that_knows_no_such_job():
     case = Case(has_accounts=False)
     case.is_invalid = True
-    case.poll(job("RUNNING"), Footprint(alive_sign=1))
+    case.poll(job("RUNNING"), Footprint(alive_sign=1_000_000_000))
     for number in range(2, 20):
-        seen = case.poll(footprint=Footprint(alive_sign=number))
+        seen = case.poll(footprint=Footprint(alive_sign=number * 10**9))
     assert seen.liveness is Liveness.ALIVE
     assert "agents" in seen.detail
 
@@ -266,6 +263,15 @@ def test_files_alone_prove_the_end_while_slurm_is_silent():
     assert Case().poll(job("RUNNING"), Footprint(last_word="end")).liveness is Liveness.ALIVE
     assert Case().poll(trouble="no answer", footprint=Footprint(mark=MARK)).liveness is Liveness.UNKNOWN
     assert Case().poll(job("RUNNING"), Footprint(last_word="restart", mark=MARK)).liveness is Liveness.ALIVE
+
+
+def test_what_the_ferry_does_while_it_is_blind_is_no_sign_of_life():
+    case = Case(has_accounts=False)
+    case.is_invalid = True
+    case.poll(job("RUNNING"), Footprint(alive_sign=10**9))
+    for nudge in range(10):
+        seen = case.poll(footprint=Footprint(alive_sign=10**9 + nudge))
+    assert seen.liveness is Liveness.GONE
 
 
 # Recycled numbers
@@ -359,7 +365,7 @@ def test_somebody_has_cancelled_it():
     case.poll(job("RUNNING"))
     _, seen = case.until_gone(job("CANCELLED", signal=15))
     assert seen.cancelled
-    assert seen.detail == "Slurm job 7 was cancelled by alice"
+    assert seen.detail == "Slurm job 7 was cancelled by user 30001"
 
 
 def test_who_it_was_may_stay_unknown():
@@ -372,8 +378,15 @@ def test_who_it_was_may_stay_unknown():
     )
     case = Case()
     case.lives = [life("CANCELLED by 4711")]
-    case.names = {}
     assert case.until_gone(job("CANCELLED"))[1].detail == "Slurm job 7 was cancelled by user 4711"
+
+
+def test_accounting_that_does_not_answer_does_not_keep_a_cancelled_job_alive():
+    case = Case()
+    case.lives = None
+    times, seen = case.until_gone(job("CANCELLED"))
+    assert times <= 3
+    assert seen.cancelled
 
 
 def test_accounting_that_lags_does_not_keep_a_cancelled_job_alive():
@@ -408,7 +421,7 @@ def test_a_job_that_completes_for_ever_is_let_go():
     assert times * 5.0 > 120
     case = Case()
     for number in range(60):
-        seen = case.poll(job("COMPLETING"), Footprint(alive_sign=number))
+        seen = case.poll(job("COMPLETING"), Footprint(alive_sign=number * 10**9))
     assert seen.liveness is Liveness.ALIVE  # its agents still live
 
 
