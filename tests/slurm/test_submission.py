@@ -33,6 +33,9 @@ class Nobody:
     def observe(self, handles: list[Handle]) -> dict[int, Observation]:  # noqa: ARG002 - nothing is followed
         return {}
 
+    def cancelling(self, handle: Handle) -> None:
+        """As above."""
+
 
 class Scene:
     """A pool whose login node is this machine, and whose commands are stubs."""

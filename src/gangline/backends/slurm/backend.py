@@ -51,6 +51,10 @@ class Observer(Protocol):
         """See `ports.Backend.observe`."""
         ...
 
+    def cancelling(self, handle: Handle) -> None:
+        """Gangline itself is about to end this job."""
+        ...
+
 
 class SlurmBackend:
     """Implements `gangline.ports.Backend` for one pool.
@@ -159,6 +163,7 @@ class SlurmBackend:
 
     def cancel(self, handle: Handle) -> None:
         """Have Slurm end the job: signal, its own grace, kill. Returns at once."""
+        self._observer.cancelling(handle)
         threading.Thread(target=self._scancel, args=(handle,), name="gangline-scancel", daemon=True).start()
 
     def describe(self, handle: Handle) -> dict[str, str]:

@@ -74,7 +74,9 @@ def render_job(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> str:
             *_end_of_time(gang),
             f"export GANGLINE_NOTICE_S={_notice_s(gang)}",
             f"look={shlex.quote(_LOOK)}",
-            f'exec srun {_srun_options(gang)} /bin/bash -c "$look" gangline "$launch" </dev/null',
+            _TO_THE_END,
+            f'srun {_srun_options(gang)} /bin/bash -c "$look" gangline "$launch" </dev/null',
+            _LEAVE_MARK,
             "",
         ]
     )
@@ -109,6 +111,16 @@ for pause in 1 2 3 4 5; do
 done
 echo "gangline: $SLURMD_NODENAME does not see $1: the work folder of the pool is not mounted there" >&2
 exit {EXIT_UNSEEN}"""
+
+_TO_THE_END = "trap : TERM"
+"""A cancelled job's script gets the signal, too: srun passes it on, and what follows is still to be run."""
+
+# How it ended is there for those who find the job gone from Slurm, and no accounts kept.
+_LEAVE_MARK = """\
+code=$?
+mark="$code ${SLURM_RESTART_COUNT:-0} $(date +%s)"
+(echo "$mark" >"$launch/job.exit.new" && mv "$launch/job.exit.new" "$launch/job.exit") 2>/dev/null
+exit "$code\""""
 
 _OWN_LOG = """\
 log=$launch/node-$(printf %03d "$SLURM_PROCID").log

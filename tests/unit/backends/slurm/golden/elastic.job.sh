@@ -27,4 +27,9 @@ look='for pause in 1 2 3 4 5; do
 done
 echo "gangline: $SLURMD_NODENAME does not see $1: the work folder of the pool is not mounted there" >&2
 exit 66'
-exec srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mpi=none --export=ALL --no-kill /bin/bash -c "$look" gangline "$launch" </dev/null
+trap : TERM
+srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mpi=none --export=ALL --no-kill /bin/bash -c "$look" gangline "$launch" </dev/null
+code=$?
+mark="$code ${SLURM_RESTART_COUNT:-0} $(date +%s)"
+(echo "$mark" >"$launch/job.exit.new" && mv "$launch/job.exit.new" "$launch/job.exit") 2>/dev/null
+exit "$code"
