@@ -17,7 +17,6 @@ from gangline.domain.errors import NoCapacity, Rejected, SpecInvalid, Transient
 from gangline.domain.gang import GangSpec, Handle, Launch, Observation
 from gangline.domain.pool import SlurmPool
 from gangline.domain.spec import SlurmOptions
-from gangline.ports import Backend
 from gangline.rundir.files import write_text
 from gangline.rundir.home import Home
 from gangline.snapshot.manifest import FileEntry, Manifest
@@ -81,10 +80,6 @@ def wait_for(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition never came true"
         time.sleep(0.02)
-
-
-def test_is_a_backend(scene: Scene) -> None:
-    assert isinstance(scene.backend, Backend)
 
 
 def test_a_job_is_made_from_files_alone(scene: Scene) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Attempt", "Ending", "Hang", "RankRecord"]
 
+_TOLD_TOGETHER_S = 5.0
 _GOING_S = 3.0
 """How long the end of a process may be seen after others have lost it: it closes its files, frees its memory."""
 
@@ -178,6 +180,21 @@ class Attempt:
     def all_cleared(self, lost: frozenset[int] = frozenset()) -> bool:
         """No process of the attempt is left on any node that can be asked."""
         return self._nodes - lost <= self.cleared
+
+    def is_ended_by(self, ending: Ending) -> bool:
+        """Whether this is why the attempt ends, and not what was known before.
+
+        A person's stop has the last word. A scheduler that takes its machines back may tell ranks and agents at the
+        same moment: ranks that die of its signal are then seen first.
+        """
+        if self.ending is None:
+            return True
+        if ending.cause == "stop":
+            return self.ending.cause in {"failure", "time_limit"}
+        failed = [record for record in self.ranks.values() if record.failed and self._by_itself(record)]
+        told = ending.cause in {"preemption", "time_limit"} and self.ending.cause == "failure"
+        soon = ending.time - self.ending.time <= _TOLD_TOGETHER_S
+        return told and soon and bool(failed) and all(record.signal == signal.SIGTERM for record in failed)
 
     def first_failure(self) -> RankRecord | None:
         """The rank that failed first, by time; one that the platform ended counts only if it had failed before that.

@@ -1,13 +1,15 @@
 """The time of an attempt that runs: the notice, the limit, and what ranks that end in between have meant by it.
 
-Standard library only.
+Two things may limit it: what the spec says, and when a scheduler takes the machines back. Standard library only.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from gangline.agent.allocation import Allocation
 from gangline.agent.attempt import Attempt, Ending
 from gangline.agent.gangfile import name_ranks
 from gangline.agent.gangwire import Message
@@ -15,13 +17,51 @@ from gangline.agent.loop import Loop, Timer
 from gangline.domain.phase import Reason
 from gangline.domain.spec import NoticeSignal, StopPolicy
 
-__all__ = ["AttemptClock", "decide_completion"]
+__all__ = ["AttemptClock", "Limit", "decide_completion", "decide_limit"]
+
+_LONGEST_NOTICE_S = 60.0
+_CLOSING_S = 5.0
+"""What a gang needs, after its ranks have ended, to say how."""
+_EARLY_S = 90.0
+"""How much earlier than asked for a scheduler may say that the end is near."""
+_SLACK_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """When an attempt has to end."""
+
+    after_s: float
+    """From when the limit was decided on."""
+    notice_s: float
+    """How long before that ranks are told."""
+    words: str
+    from_outside: bool = False
+    """The machines are taken back: what goes on goes on elsewhere."""
+
+
+def decide_limit(policy: StopPolicy, lease: Allocation, now: float) -> Limit | None:
+    """What ends first: the time that the spec gives an attempt, or that of the machines; None: neither is known."""
+    own = None
+    if policy.time_limit_s is not None:
+        words = f"The time limit of {policy.time_limit_s:g} s"
+        own = Limit(after_s=policy.time_limit_s, notice_s=policy.notice_s(), words=words)
+    if lease.end is None:
+        return own
+    left_s = max(0.0, lease.end - now)
+    after_s = left_s - min(policy.grace_s + _CLOSING_S, left_s / 10)
+    if own is not None and own.after_s <= after_s:
+        return own
+    wanted_s = _LONGEST_NOTICE_S if policy.time_limit_notice_s is None else policy.time_limit_notice_s
+    words = "The end of the job's time"
+    return Limit(after_s=after_s, notice_s=min(wanted_s, after_s / 2), words=words, from_outside=True)
 
 
 class AttemptClock:
-    """Runs from `begin` to `end` of an attempt; without a time limit it does nothing.
+    """Runs from `begin` to `end` of an attempt; without any limit it does nothing.
 
     Args:
+        lease: how long the machines are there.
         send: tells all nodes.
         on_limit: the time is over, and the attempt is to end like this.
     """
@@ -29,6 +69,7 @@ class AttemptClock:
     def __init__(
         self,
         policy: StopPolicy,
+        lease: Allocation,
         loop: Loop,
         *,
         send: Callable[[Message], None],
@@ -36,45 +77,79 @@ class AttemptClock:
         on_limit: Callable[[Ending], None],
     ) -> None:
         self._policy = policy
+        self._lease = lease
         self._loop = loop
         self._send = send
         self._warn = warn
         self._on_limit = on_limit
         self._timers: list[Timer] = []
+        self._attempt: Attempt | None = None
+        self.limit: Limit | None = None
+        """Of the attempt that runs."""
 
     def begin(self, attempt: Attempt) -> None:
         """All ranks have started."""
-        limit_s = self._policy.time_limit_s
-        if limit_s is not None:
-            notice_s = self._policy.notice_s()
-            self._timers = [
-                self._loop.after(limit_s, lambda: self._reach_limit(attempt)),
-                self._loop.after(limit_s - notice_s, lambda: self._give_notice(attempt, notice_s)),
-            ]
+        self._attempt = attempt
+        self._plan(decide_limit(self._policy, self._lease, time.time()))
 
     def end(self) -> None:
         """The attempt is over."""
+        self._cancel()
+        self._attempt = self.limit = None
+
+    def warned(self) -> None:
+        """The scheduler says that the end is near; where its time was cut, the clock did not know that."""
+        if self._lease.notice_s is None or self._attempt is None or self._attempt.noticed is not None:
+            return
+        now, notice_s = time.time(), self._lease.notice_s
+        if self._lease.end is not None and self._lease.end <= now + notice_s + _EARLY_S:
+            return  # as the clock has it
+        limit = decide_limit(self._policy, Allocation(end=now + notice_s), now)
+        if limit is not None and limit.from_outside:
+            self._plan(limit)
+
+    def is_over(self) -> bool:
+        """Whether the machines are being taken back because their time is over."""
+        return self._lease.end is not None and time.time() > self._lease.end - _SLACK_S
+
+    def _plan(self, limit: Limit | None) -> None:
+        self._cancel()
+        self.limit = limit
+        attempt = self._attempt
+        if limit is not None and attempt is not None:
+            self._timers = [
+                self._loop.after(limit.after_s, lambda: self._reach_limit(attempt, limit)),
+                self._loop.after(limit.after_s - limit.notice_s, lambda: self._give_notice(attempt, limit)),
+            ]
+
+    def _cancel(self) -> None:
         for timer in self._timers:
             timer.cancel()
         self._timers = []
 
-    def _give_notice(self, attempt: Attempt, notice_s: float) -> None:
+    def _give_notice(self, attempt: Attempt, limit: Limit) -> None:
         """Tell ranks that the time limit is near. No signal is sent: a script that does not ask may work to the end."""
         if attempt.ending is None:
             attempt.noticed = time.time()
-            notice = {"cause": "time_limit", "deadline": attempt.noticed + notice_s, "notice_s": notice_s}
-            self._send({"do": "notice", "attempt": attempt.number, **notice})
+            notice = {"deadline": attempt.noticed + limit.notice_s, "notice_s": limit.notice_s}
+            self._send({"do": "notice", "attempt": attempt.number, "cause": "time_limit", **notice})
 
-    def _reach_limit(self, attempt: Attempt) -> None:
-        limit = f"{self._policy.time_limit_s:g} s"
-        self._warn(f"The time limit of {limit} is reached; ranks are told to stop.")
+    def _reach_limit(self, attempt: Attempt, limit: Limit) -> None:
+        self._warn(f"{limit.words} is reached; ranks are told to stop.")
         left = sorted(rank for rank, one in attempt.ranks.items() if one.ended is None)
-        told = f", and {name_ranks(left)} had not ended although told {self._policy.notice_s():g} s before"
-        message = f"The time limit of {limit} was reached{told if left else ''}."
-        self._on_limit(Ending(cause="time_limit", time=time.time(), reason=Reason.TIME_LIMIT, message=message))
+        told = f", and {name_ranks(left)} had not ended although told {limit.notice_s:g} s before"
+        message = f"{limit.words} was reached{told if left else ''}."
+        self._on_limit(render_ending(limit, message, time.time()))
 
 
-def decide_completion(policy: StopPolicy, attempt: Attempt, *, agreed: bool, now: float) -> Ending:
+def render_ending(limit: Limit, message: str, now: float) -> Ending:
+    """How an attempt ends whose time is over."""
+    return Ending(
+        cause="time_limit", time=now, reason=Reason.TIME_LIMIT, message=message, from_outside=limit.from_outside
+    )
+
+
+def decide_completion(policy: StopPolicy, limit: Limit | None, attempt: Attempt, *, agreed: bool, now: float) -> Ending:
     """All ranks have ended with 0: they are done, or ended because they were told that time is short.
 
     Args:
@@ -82,8 +157,6 @@ def decide_completion(policy: StopPolicy, attempt: Attempt, *, agreed: bool, now
         now: wall clock.
     """
     told = agreed or policy.notice_signal is not NoticeSignal.NONE
-    if attempt.noticed is None or not told or attempt.is_complete():
+    if limit is None or attempt.noticed is None or not told or attempt.is_complete():
         return Ending(cause="success", time=now)
-    limit = f"{policy.time_limit_s:g} s"
-    text = f"The time limit of {limit} was near: all ranks were told, and ended by themselves."
-    return Ending(cause="time_limit", time=now, reason=Reason.TIME_LIMIT, message=text)
+    return render_ending(limit, f"{limit.words} was near: all ranks were told, and ended by themselves.", now)

@@ -2,13 +2,14 @@
 
 It holds the bridge, too (`agent.pyz bridge WORK`).
 
-The same sources give the same bytes. Beside each source lies its bytecode for the interpreter that builds, which saves
-that interpreter (nearly always the one that runs the agent) the compiling; any other reads the source.
+Beside each source lies its bytecode for the interpreter that builds, which saves that interpreter (nearly always the
+one that runs the agent) the compiling; any other reads the source.
 Standard library only.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib.util
 import io
@@ -54,8 +55,9 @@ def bundle_name(data: bytes) -> str:
     return f"agent-{hashlib.sha256(data).hexdigest()[:_DIGEST_CHARS]}.pyz"
 
 
+@functools.cache
 def render_bundle() -> bytes:
-    """The zipapp, byte for byte the same for the same sources and interpreter."""
+    """The zipapp; all that a process makes have one name, which `marshal` alone would not see to."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
         _add(archive, "__main__.py", _MAIN.encode())

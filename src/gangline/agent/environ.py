@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gangline.agent.allocation import VISIBILITY_VARIABLES
 from gangline.agent.launchspec import LaunchSpec, Shape
 from gangline.domain.spec import Strategy
 from gangline.rundir.layout import RunDir
@@ -16,11 +17,18 @@ __all__ = ["AttemptTerms", "render_rank_environment", "scrub"]
 _LEAKING_PREFIXES = (
     "SLURM_",
     "SLURMD_",
+    "SBATCH_",
+    "SRUN_",
+    "SALLOC_",
+    "SPANK_",
     "PMI_",
     "PMIX_",
     "OMPI_",
     "PRTE_",
     "PALS_",
+    "FLUX_",
+    "MPI_LOCAL",
+    "MV2_COMM_WORLD_",
     "TORCHELASTIC_",
     "GANGLINE_",
     "ROLE_",
@@ -43,10 +51,11 @@ _LEAKING_NAMES = frozenset(
         "JAX_PROCESS_ID",
         "JAX_LOCAL_DEVICE_IDS",
         "HYDRA_CONTROL_FD",
-        "MPI_LOCALRANKID",
-        "MPI_LOCALNRANKS",
+        "HYDI_CONTROL_FD",
     }
 )
+_KEPT_NAMES = frozenset({"SLURM_CONF"})
+"""Where the scheduler is configured: nothing of a job, and without it its commands may not work."""
 _VISIBILITY = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 
 
@@ -69,7 +78,7 @@ def scrub(base: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in base.items()
-        if name not in _LEAKING_NAMES and not name.startswith(_LEAKING_PREFIXES)
+        if name in _KEPT_NAMES or not (name in _LEAKING_NAMES or name.startswith(_LEAKING_PREFIXES))
     }
 
 
@@ -88,7 +97,7 @@ def render_rank_environment(
         base: environment of the agent; scrubbed here.
         node_cpus: CPUs that the ranks of this node may share, >= 1.
     """
-    env = {**scrub(base), **_recorder(launch, terms, run_dir), **launch.env}
+    env = {**_without_devices(scrub(base), launch), **_recorder(launch, terms, run_dir), **launch.env}
     env.update(_place(terms.shape, rank))
     env.update(_rendezvous(launch, terms, rank, run_dir=run_dir))
     env.update(_gangline(launch, terms, rank, run_dir=run_dir))
@@ -155,6 +164,13 @@ def _gangline(launch: LaunchSpec, terms: AttemptTerms, rank: int, *, run_dir: st
         "GANGLINE_BRANCH_ATTEMPT": str(launch.branch_attempt),
         "GANGLINE_NODE": str(terms.shape.node_of(rank)),
     }
+
+
+def _without_devices(base: dict[str, str], launch: LaunchSpec) -> dict[str, str]:
+    """Where ranks are told what they may use, no other variable may take some of that away again."""
+    if launch.device_kind not in _VISIBILITY:
+        return base
+    return {name: value for name, value in base.items() if name not in VISIBILITY_VARIABLES}
 
 
 def _devices(launch: LaunchSpec, node: int) -> dict[str, str]:

@@ -16,7 +16,7 @@ from gangline.agent.gangwire import Connection, connect
 from gangline.agent.loop import Loop
 from gangline.agent.members import BEAT_S, silence_limit_s
 from gangline.agent.node import Node
-from gangline.agent.site import Journal, Site, complain, machine_id
+from gangline.agent.site import NEAR_THE_END, Journal, Site, complain, machine_id
 from gangline.rundir.files import Unreadable, read_json
 
 __all__ = ["EXIT_LEADER_LOST", "EXIT_NOT_JOINED", "Follower", "decide_pause_s"]
@@ -75,11 +75,11 @@ class Follower:
             self._connection.send(message)
 
     def on_signal(self, name: str) -> None:
-        """Somebody told this agent to end: the leader decides for the whole gang."""
-        if self._connection is None:
-            self._loop.stop(EXIT_NOT_JOINED)
-        else:
+        """Somebody told this agent to end, or that its end is near: the leader decides for the whole gang."""
+        if self._connection is not None:
             self.report({"say": "signalled", "signal": name})
+        elif name != NEAR_THE_END.name:
+            self._loop.stop(EXIT_NOT_JOINED)
 
     def close(self) -> None:
         """Hang up."""
@@ -138,6 +138,7 @@ class Follower:
             "address": self._address,
             "pid": os.getpid(),
             "machine": self._machine,
+            "devices": site.launch.devices_of(site.index),
         }
 
     def _joined(self, peer: socket.socket, received: bytes) -> None:

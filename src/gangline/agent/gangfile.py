@@ -26,9 +26,9 @@ def render_gang(launch: LaunchSpec, attempt: Attempt, members: Mapping[int, Memb
         {
             "node": node,
             "host": member.host,
-            "address": member.address,
+            "address": _address(member, attempt),
             "agent_pid": member.pid,
-            "devices": list(launch.devices_of(node)),
+            "devices": list(launch.devices_of(node) or member.devices),
             "ranks": list(attempt.shape.ranks_of(node)),
             "clock_offset_s": None if member.clock is None else round(member.clock[0], 6),
         }
@@ -57,7 +57,13 @@ def write_gang(site: Site, attempt: Attempt, members: Mapping[int, Member]) -> s
 
 def _render_cluster(attempt: Attempt, members: Mapping[int, Member]) -> list[str]:
     """`address:port` of every rank that has set a port aside, in order."""
-    return [f"{members[node].address}:{port}" for node in sorted(attempt.ready) for port in attempt.ready[node]]
+    addresses = {node: _address(members[node], attempt) for node in attempt.ready}
+    return [f"{addresses[node]}:{port}" for node in sorted(attempt.ready) for port in attempt.ready[node]]
+
+
+def _address(member: Member, attempt: Attempt) -> str:
+    """At which others reach a node: the leader's is where they meet."""
+    return member.address if member.connection is not None else attempt.master_addr or member.address
 
 
 def render_start(attempt: Attempt, members: Mapping[int, Member]) -> Message:

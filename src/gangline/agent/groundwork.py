@@ -35,7 +35,8 @@ class Groundwork:
         self._foothold.hold(site.run.path)
         objects = site.launch.objects
         # None where there is no snapshot, or where its contents are not reached.
-        self._source = None if objects is None else SourceTree(site.run, Path(objects), fresh=fresh)
+        whole = fresh and site.run.code_restored.exists()
+        self._source = None if objects is None else SourceTree(site.run, Path(objects), fresh=whole)
 
     def make_folder(self, number: int) -> str:
         """Make the folder of an attempt, and look after it; why it can't be made, or ""."""

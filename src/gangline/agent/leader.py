@@ -28,7 +28,7 @@ from gangline.agent.members import Member, Members
 from gangline.agent.node import Node
 from gangline.agent.preflight import Preflight
 from gangline.agent.reports import note_cleared, note_exited, note_ready, note_started
-from gangline.agent.site import EXIT_STORAGE, Site, machine_id
+from gangline.agent.site import EXIT_STORAGE, NEAR_THE_END, Site, machine_id
 from gangline.domain.errors import Transient
 from gangline.domain.phase import Reason
 
@@ -85,7 +85,9 @@ class Leader:
         self._ground = Groundwork(site, self._life, fresh=self._number == 0, warn=self._warn)
         self._preflight = Preflight(launch, warn=self._warn)
         self._meeting = Meeting(members, advertised)
-        self._clock = AttemptClock(launch.stop, loop, send=members.send, warn=self._warn, on_limit=self._on_time_limit)
+        self._clock = AttemptClock(
+            launch.stop, site.lease, loop, send=members.send, warn=self._warn, on_limit=self._on_time_limit
+        )
         self._watch = GangWatch(site, loop, send=members.send, write=self._write_event, on_hang=self._on_hang)
         self._conclusion: Conclusion | None = None
 
@@ -114,8 +116,7 @@ class Leader:
     def hear(self, node: int, message: dict[str, Any]) -> None:
         """A report of a node."""
         if message["say"] == "signalled":
-            by = f"{message['signal']} to the agent of node {node}, sent from outside"
-            self.request_stop(StopRequest(cause="preemption", by=by))
+            self._take_signal(node, message["signal"])
             return
         attempt = self._attempt
         if attempt is None or message.get("attempt") != attempt.number:
@@ -133,6 +134,14 @@ class Leader:
             return
         take[message["say"]](attempt, node, message)
         self._advance()
+
+    def _take_signal(self, node: int, name: str) -> None:
+        """A scheduler, or somebody at the machine, wants the gang to know something."""
+        if name == NEAR_THE_END.name:
+            self._clock.warned()
+            return
+        cause = "time_limit" if self._clock.is_over() else "preemption"
+        self.request_stop(StopRequest(cause=cause, by=f"{name} to the agent of node {node}, sent from outside"))
 
     def request_stop(self, request: StopRequest) -> None:
         """Somebody wants the run to end: ranks get a notice, grace, and then the attempt is over."""
@@ -257,7 +266,7 @@ class Leader:
             self._run(attempt)
         elif self._step is Step.RUN and attempt.all_succeeded():
             agreed = self._site.run.attempt(attempt.number).stop_at.exists()
-            ending = decide_completion(self._launch.stop, attempt, agreed=agreed, now=time.time())
+            ending = decide_completion(self._launch.stop, self._clock.limit, attempt, agreed=agreed, now=time.time())
             self._end(ending, grace_s=self._launch.stop.failure_grace_s)
 
     def _prepare(self, attempt: Attempt) -> None:
@@ -325,11 +334,11 @@ class Leader:
         self._end(Ending(cause="failure", time=time.time(), reason=reason, message=message, nodes=nodes or {}))
 
     def _end(self, ending: Ending, *, grace_s: float | None = None) -> None:
-        """Have the attempt ended on all nodes. A second call makes it end sooner, or turns a failure into a stop."""
+        """Have the attempt ended on all nodes. A second call makes it end sooner, or says what it really was."""
         attempt = self._attempt
         if attempt is None:
             return
-        if attempt.ending is None or (ending.cause == "stop" and attempt.ending.cause in {"failure", "time_limit"}):
+        if attempt.is_ended_by(ending):
             attempt.ending = ending
         self._watch.end()
         patience_s = self._launch.stop.failure_grace_s if grace_s is None else grace_s

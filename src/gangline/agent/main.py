@@ -12,9 +12,11 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gangline.agent.addresses import LOOPBACK, is_loopback
+from gangline.agent.allocation import adopt_allocation, find_program, read_allocation
 from gangline.agent.choose import ReasonedStarter, StarterPlan, open_starter
 from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms
@@ -66,9 +68,18 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
     # Addresses are given where all agents are on one machine; they then share its CPUs, too.
     advertised = os.environ.get("GANGLINE_ADDRESS") or None
     agents_here = spec.nodes if advertised is not None and is_loopback(advertised) else 1
+    given = read_allocation(os.environ)
+    spec = adopt_allocation(replace(spec, python=find_program(spec.python, os.environ)), node, given)
     site = Site(
-        launch=spec, run=run, index=node, host=os.uname().nodename, address=advertised or "", agents_here=agents_here
+        launch=spec,
+        run=run,
+        index=node,
+        host=given.host or os.uname().nodename,
+        address=advertised or "",
+        agents_here=agents_here,
+        lease=given,
     )
+    _prepare_tree(site)
     starter = _open_starter(site)
     # The helper imports by now. What serves the gang is imported beside it, not before it.
     from gangline.agent.serve import Agent  # noqa: PLC0415 - see the line above
@@ -76,6 +87,20 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
     exit_code = Agent(site, starter, guardian=guardian).serve(advertised)
     starter.close()
     return exit_code
+
+
+def _prepare_tree(site: Site) -> None:
+    """The tree is there before a starter looks at it: restored by the first agent, waited for by the others."""
+    if site.run.code.exists():
+        return
+    from gangline.agent.restoring import await_tree, restore_tree  # noqa: PLC0415 - mostly the server has made it
+
+    if site.index == 0:
+        fault = restore_tree(site.run, None if site.launch.objects is None else Path(site.launch.objects))
+        if fault:
+            complain(fault)
+    elif not await_tree(site.run, patience_s=site.launch.stop.start_timeout_s):
+        complain(f"{site.run.code} was not made in time")
 
 
 def _is_over(run: RunDir, spec: LaunchSpec) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,8 @@ class Member:
     address: str
     pid: int
     machine: str
+    devices: Sequence[str] = ()
+    """Those that its scheduler has given it."""
     send: Callable[[Message], None]
     connection: Connection | None = None
     clock: tuple[float, float] | None = None
@@ -184,7 +186,9 @@ class Members:
         if earlier is not None and earlier.connection is not None:
             earlier.connection.close()  # its agent did not hear the welcome and has come again
         keys = ("host", "address", "pid", "machine")
-        member = Member(node=node, send=stranger.send, connection=stranger, **{key: message[key] for key in keys})
+        told = {key: message[key] for key in keys}
+        devices = tuple(str(device) for device in message.get("devices", ()))
+        member = Member(node=node, send=stranger.send, connection=stranger, devices=devices, **told)
         self.by_node[node] = member
         stranger.longest_bytes = 16 << 20
         stranger.on_message = lambda said: self._hear(member, said)

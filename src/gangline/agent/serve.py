@@ -17,13 +17,14 @@ from gangline.agent.leader import Leader
 from gangline.agent.logkeeper import LOOK_S
 from gangline.agent.loop import Loop
 from gangline.agent.node import Node
-from gangline.agent.site import Journal, Site
+from gangline.agent.site import NEAR_THE_END, Journal, Site
 
 if TYPE_CHECKING:
     from gangline.agent.beside import Beside
 
 __all__ = ["Agent"]
 
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, NEAR_THE_END)
 _REAP_S = 2.0
 _WATCH_AFTER_S = 0.2
 _ASK_AFTER_S = 2.0
@@ -62,7 +63,7 @@ class Agent:
         leader = Leader(site, self._loop, advertised=advertised)
         # Reports wait for the loop's next turn, so that the node is never called in the middle of its own work.
         node = self._node(site, report=self._later(lambda said: leader.hear(0, said)))
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             said = {"say": "signalled", "signal": number.name}
             self._loop.on_signal(number, partial(leader.hear, 0, said))
         leader.begin(node)
@@ -70,7 +71,7 @@ class Agent:
 
     def _follow(self, advertised: str | None) -> Follower:
         follower = Follower(self._site, self._loop, advertised=advertised)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             self._loop.on_signal(number, partial(follower.on_signal, number.name))
         follower.begin(lambda address: self._node(replace(self._site, address=address), report=follower.report))
         return follower

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from gangline.agent.allocation import Allocation
 from gangline.agent.environ import AttemptTerms, render_rank_environment
 from gangline.agent.launchspec import LaunchSpec
 from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import AttemptDir, RunDir
 from gangline.rundir.space import describe_full, is_full
 
-__all__ = ["EXIT_STORAGE", "Journal", "Site", "complain", "machine_id"]
+__all__ = ["EXIT_STORAGE", "NEAR_THE_END", "Journal", "Site", "complain", "machine_id"]
 
+NEAR_THE_END = signal.SIGURG
+"""By which a scheduler says that the job's time is nearly over; who doesn't know that comes to no harm by it."""
 EXIT_STORAGE = 5
 """Exit code of an agent whose run directory cannot be written."""
 
@@ -34,6 +38,8 @@ class Site:
 
     agents_here: int = 1
     """How many agents of the gang share this machine, as far as this one can know."""
+    lease: Allocation = field(default_factory=Allocation)
+    """What a scheduler has given this node."""
 
     def environment_of(self, rank: int, terms: AttemptTerms) -> dict[str, str]:
         """The whole environment of one rank of this node."""

@@ -17,7 +17,7 @@ from gangline.agent.changes import ChangeWatch
 from gangline.rundir.files import Unreadable, read_json
 from gangline.rundir.layout import RunDir
 
-__all__ = ["Looked", "SourceTree"]
+__all__ = ["Looked", "SourceTree", "text_of"]
 
 _BLOCK_BYTES = 1 << 20
 _MOST_NAMED = 5
@@ -93,7 +93,7 @@ class SourceTree:
 
     def _entries(self) -> list[tuple[str, Mapping[str, Any]]]:
         raw = read_json(self._run.code_manifest) or {"files": []}
-        return [(_text_of(entry, "path"), entry) for entry in raw["files"]]
+        return [(text_of(entry, "path"), entry) for entry in raw["files"]]
 
     def _look_at_all(self, attempt: int) -> Looked:
         """Everything that has changed by its times since the tree was last right is compared by content."""
@@ -123,7 +123,8 @@ class SourceTree:
         return Looked(restored=tuple(repair.restored), kept=str(aside) if repair.is_kept else "")
 
 
-def _text_of(entry: Mapping[str, Any], key: str) -> str:
+def text_of(entry: Mapping[str, Any], key: str) -> str:
+    """A path or target of a manifest, which may be no UTF-8."""
     return str(entry[key]) if key in entry else os.fsdecode(bytes.fromhex(entry[f"{key}_hex"]))
 
 
@@ -152,7 +153,7 @@ def _put_right(repair: _Repair, path: str, entry: Mapping[str, Any]) -> None:
     target = repair.code / path
     _make_parents(repair, path)
     if entry["kind"] == "link":
-        wanted = _text_of(entry, "target")
+        wanted = text_of(entry, "target")
         if not (target.is_symlink() and os.readlink(target) == wanted):  # noqa: PTH115 - Path() would tidy it
             _set_aside(repair, path)
             os.symlink(wanted, target)  # noqa: PTH211 - the same
