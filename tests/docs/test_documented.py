@@ -11,7 +11,7 @@ import pytest
 
 from gangline.agent.result import EXIT_CODES
 from gangline.cli.main import cli
-from gangline.control.decide import EXIT_CODES as OF_THE_SERVER
+from gangline.control.facts import EXIT_CODES as OF_THE_SERVER
 from gangline.domain.errors import GanglineError
 from gangline.domain.phase import Phase, Reason
 from gangline.domain.spec import (

@@ -17,6 +17,7 @@ from gangline.control.sites import Sites, check_on_site
 from gangline.control.specs import demand_of
 from gangline.domain.check import check_entry, check_spec, complete_spec
 from gangline.domain.errors import BackendError, SnapshotRefused, SpecInvalid, nearest
+from gangline.domain.gang import Capability
 from gangline.domain.naming import run_id_from
 from gangline.domain.pool import PoolStatus
 from gangline.domain.spec import RunSpec
@@ -97,7 +98,8 @@ class Admission:
         capacity = backend.capacity()
         spec = complete_spec(spec, capacity)
         check_spec(spec)
-        check_feasible(capacity, demand_of(spec), pool=spec.pool)
+        is_open = Capability.OWN_QUEUE in backend.capabilities
+        check_feasible(capacity, demand_of(spec), pool=spec.pool, zero_is_unknown=is_open)
         return spec
 
     def check_python(self, spec: RunSpec, run_id: str) -> None:

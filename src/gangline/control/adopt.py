@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gangline.control.decide import EXIT_CODES
+from gangline.control.facts import EXIT_CODES
 from gangline.control.health import closing_marks
 from gangline.control.records import Record, read_record, untouched
 from gangline.control.specs import demand_of

@@ -15,7 +15,7 @@ from gangline.control.admission import Admission
 from gangline.control.again import Again, DebugRequest, RerunRequest, ResumeRequest
 from gangline.control.checkpoints import CheckpointFolder, list_checkpoints
 from gangline.control.compare import Comparer
-from gangline.control.decide import STOPPED_EXIT_CODE
+from gangline.control.facts import STOPPED_EXIT_CODE
 from gangline.control.health import NodeBook, node_views
 from gangline.control.launching import dry_launch
 from gangline.control.lookup import find_run
@@ -323,7 +323,8 @@ class Commands:
             Conflict: the run is not over, or has succeeded.
         """
         run = self._store.run(run_id)
-        if run.phase is Phase.STOPPING or (run.phase in TERMINAL and run.handle is not None):
+        holds = run.handle is not None or run.placement is not None  # without a handle: it was not noted yet
+        if run.phase is Phase.STOPPING or (run.phase in TERMINAL and holds):
             raise StillEnding(f"Run `{run_id}` is still ending", fix="Try again once `gangline wait` has returned.")
         if run.phase not in {Phase.FAILED, Phase.STOPPED}:
             fix = "Submit it again to train anew." if run.phase is Phase.SUCCEEDED else "Stop it first."

@@ -49,7 +49,7 @@ def fold_journal(attempt: AttemptRow, node: int, records: Iterable[Mapping[str, 
     for record in records:
         kind = record.get("kind")
         if kind == "agent_started":
-            nodes[node] = _node_view(node, nodes.get(node), record)
+            nodes[node] = {**_node_view(node, nodes.get(node), record), "since": attempt.number}
         elif kind == "attempt_started" and node == 0:
             changes |= _started(record)
         elif kind == "attempt_running":

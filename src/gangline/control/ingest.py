@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gangline.control.decide import EXIT_CODES
+from gangline.control.facts import EXIT_CODES
 from gangline.control.fold import (
     MetricsFold,
     apply_result,

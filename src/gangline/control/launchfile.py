@@ -25,8 +25,10 @@ class LaunchTerms:
     launch: int = 0
     first_attempt: int = 0
     """Number of the first attempt that the leader begins."""
+    nodes: int = 0
+    """Agents of this launch; 0: as many as the spec says."""
     devices: Sequence[Sequence[str]] = ()
-    """Per node: the accelerators that it may use."""
+    """Per node: the accelerators that it may use; empty where agents take those that they find themselves given."""
     device_kind: str = ""
     token: str = field(default=REDACTED, repr=False)
     """What the agents of the gang know each other by."""
@@ -59,11 +61,12 @@ def render_launch(spec: RunSpec, terms: LaunchTerms) -> dict[str, Any]:
         "project": spec.project,
         "launch": terms.launch,
         "first_attempt": terms.first_attempt,
-        "nodes": len(terms.devices) or resources.nodes,
+        "nodes": terms.nodes or len(terms.devices) or resources.nodes,
         "min_nodes": resources.min_nodes,
         "procs_per_node": resources.procs_per_node,
         "devices": [list(node) for node in terms.devices],
         "device_kind": terms.device_kind,
+        "gpus_per_node": resources.gpus_per_node or 0,
         "cpus_per_rank": resources.cpus_per_rank,
         "memory_bytes": resources.memory_bytes,
         "token": terms.token,

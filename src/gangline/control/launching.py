@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gangline.control.health import NodeBook
@@ -16,11 +17,12 @@ from gangline.control.launchfile import LaunchTerms, render_launch_text
 from gangline.control.requests import control_size
 from gangline.control.specs import gang_of
 from gangline.domain.errors import Conflict, NotFound, SpecInvalid
-from gangline.domain.gang import Launch
+from gangline.domain.gang import Capability, Handle, Launch
 from gangline.domain.phase import Budget
 from gangline.domain.spec import RunSpec
 from gangline.ports import Backend
-from gangline.rundir.files import read_json, write_text
+from gangline.queue.health import Exclusion
+from gangline.rundir.files import read_json, write_json, write_text
 from gangline.rundir.home import Home
 from gangline.rundir.layout import RunDir
 from gangline.snapshot.manifest import Manifest
@@ -29,7 +31,7 @@ from gangline.snapshot.restore import restore
 from gangline.store.rows import RunRow
 from gangline.store.store import Store
 
-__all__ = ["Launcher", "dry_launch", "launch_key", "next_attempt_number"]
+__all__ = ["Launched", "Launcher", "dry_launch", "launch_key", "next_attempt_number"]
 
 _TOKEN_BYTES = 32
 
@@ -45,8 +47,16 @@ def next_attempt_number(run_dir: RunDir) -> int:
     return begun[-1].number + 1 if begun else 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launched:
+    """A launch that its backend has taken."""
+
+    handle: Handle
+    exclusion: Exclusion
+
+
 class Launcher:
-    """Starts launches; used by the reconciler's thread alone."""
+    """Starts launches. Safe for threads, one launch in each."""
 
     def __init__(self, *, store: Store, home: Home, book: NodeBook) -> None:
         self._store = store
@@ -54,7 +64,7 @@ class Launcher:
         self._book = book
         self._objects = ObjectStore(home.path)
 
-    def launch(self, run: RunRow, spec: RunSpec, backend: Backend, *, used: Mapping[Budget, int]) -> None:
+    def launch(self, run: RunRow, spec: RunSpec, backend: Backend, *, used: Mapping[Budget, int]) -> Launched:
         """Start the launch that `run` names, or find that it was started.
 
         Raises:
@@ -65,15 +75,26 @@ class Launcher:
         run_dir = self._home.run(run.id)
         if not run_dir.spec.exists():
             raise NotFound(f"The run directory {run_dir.path} was removed", fix="Submit the run again.")
-        self._restore_code(run_dir, spec)
+        if Capability.SHARED_FILES in backend.capabilities:
+            self._restore_code(run_dir, spec)  # elsewhere the leader does that
         first_attempt = self._write_launch_file(run, spec, backend, used)
         gang = gang_of(spec, run, run_dir=run_dir.path, first_attempt=first_attempt)
         exclusion = self._book.exclusion(run.pool, nodes=gang.nodes)
         launch = backend.render(replace(gang, exclude_hosts=exclusion.hosts))
         _write_files(run_dir, launch)
-        handle = backend.submit(launch, key=launch_key(run))
-        self._store.record_handle(run.id, run.launch, handle.to_dict())
-        self._book.tell(run, exclusion)
+        return Launched(handle=backend.submit(launch, key=launch_key(run)), exclusion=exclusion)
+
+    def note(self, run: RunRow, launched: Launched) -> None:
+        """Note what the backend knows the launch by, in the store and beside the launch."""
+        handle = launched.handle.to_dict()
+        self._store.record_handle(run.id, run.launch, handle)
+        with suppress(OSError):  # it is read where the store is lost; then run.json has it, too
+            write_json(self._home.run(run.id).launch(run.launch).handle, handle)
+        self._book.tell(run, launched.exclusion)
+
+    def was_prepared(self, run: RunRow) -> bool:
+        """Whether a backend may have been asked for the launch that `run` names."""
+        return self._home.run(run.id).launch(run.launch).spec.exists()
 
     def discard(self, run: RunRow) -> None:
         """Forget what was prepared for a launch of which the backend has started nothing."""
@@ -106,7 +127,8 @@ class Launcher:
             run_id=run.id,
             launch=run.launch,
             first_attempt=first_attempt,
-            devices=run.placement or (),
+            nodes=len(run.placement or ()) or spec.resources.nodes,
+            devices=(run.placement or ()) if Capability.DEVICES in backend.capabilities else (),
             device_kind=backend.capacity().device_kind,
             token=secrets.token_hex(_TOKEN_BYTES),
             restarts_used=used,
@@ -135,7 +157,8 @@ def dry_launch(
     """What the first launch of a run would hand to its backend, the token left out; nothing is written."""
     terms = LaunchTerms(
         run_id=run.id,
-        devices=run.placement or (),
+        nodes=len(run.placement or ()) or spec.resources.nodes,
+        devices=(run.placement or ()) if Capability.DEVICES in backend.capabilities else (),
         device_kind=backend.capacity().device_kind,
         default_checkpoints=str(RunDir(Path(backend.places(run.id).run_dir)).checkpoints),
     )

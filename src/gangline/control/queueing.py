@@ -6,11 +6,11 @@ Loads what the pure policy of `gangline.queue` needs, and applies what it says.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gangline.control.health import NodeBook
 from gangline.control.specs import Specs, demand_of
-from gangline.domain.gang import NodePlacement
+from gangline.domain.gang import Capability, NodePlacement
 from gangline.domain.phase import Phase
 from gangline.ports import Backend, Clock
 from gangline.queue.fit import Decision, LiveGang, Start, WaitingRun, decide_starts
@@ -21,6 +21,21 @@ __all__ = ["Queue", "live_gangs"]
 
 _LOOK_AGAIN_S = 1.0
 """How long the queue may rest although nothing seems to have changed."""
+_MOST_ON_THE_WAY = 32
+"""Launches on their way to one backend; more would only wait there, and a tick would take long."""
+_FIRST_HOLD_S = 2.0
+_LONGEST_HOLD_S = 30.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Hold:
+    """A backend has answered that it has no room."""
+
+    why: str
+    until: float
+    pause_s: float
+    places: int
+    """Taken in the pool when it said so; once there are fewer, it may have room."""
 
 
 class Queue:
@@ -36,20 +51,23 @@ class Queue:
         self._book = book
         self._mark: tuple[object, ...] = ()
         self._look_at = float("-inf")
+        self._holds: dict[str, _Hold] = {}
         self.is_waiting = False
         """Whether any run waits, as of the last look."""
 
     def place(self) -> list[RunRow]:
-        """Move the runs that start now to STARTING, each with its place, and say of the others why they wait."""
+        """Give the runs that start now their place, and say of the others why they wait."""
         if not self._is_due():
             return []
         now = self._clock.now()
         waiting, held = self._store.waiting_runs(), self._store.held_runs()
         self.is_waiting = bool(waiting)
         started: list[RunRow] = []
-        for pool, backend in self._backends.items():
+        for pool, backend in list(self._backends.items()):
             mine = [run for run in waiting if run.pool == pool]
-            if mine:
+            if mine and Capability.OWN_QUEUE in backend.capabilities:
+                started += self._pass_on(pool, [run for run in held if run.pool == pool], mine, now)
+            elif mine:
                 decision = self._decide(backend, [run for run in held if run.pool == pool], mine)
                 started += self._start(decision.starts, mine)
                 self._explain(decision, mine)
@@ -57,6 +75,50 @@ class Queue:
         later = [run.not_before for run in waiting if run.not_before is not None and run.not_before > now]
         self._look_at = min([now + _LOOK_AGAIN_S, *later])
         return started
+
+    def hold(self, pool: str, why: str) -> None:
+        """The backend of a pool has no room: nothing is handed to it for a while, longer each time."""
+        before, now = self._holds.get(pool), self._clock.now()
+        if before is not None and now < before.until:
+            return  # those that were on their way behind it
+        pause_s = _FIRST_HOLD_S if before is None else min(before.pause_s * 2, _LONGEST_HOLD_S)
+        places = sum(run.pool == pool and run.handle is not None for run in self._store.held_runs())
+        self._holds[pool] = _Hold(why=why, until=now + pause_s, pause_s=pause_s, places=places)
+
+    def went_well(self, pool: str) -> None:
+        """The backend of a pool has taken a launch."""
+        if self._holds.pop(pool, None) is not None:
+            self._look_at = float("-inf")
+
+    def _pass_on(self, pool: str, held: Sequence[RunRow], waiting: Sequence[RunRow], now: float) -> list[RunRow]:
+        """Hand runs over to a backend that lets them wait by itself: all, in order, as fast as it takes them."""
+        hold = self._holds.get(pool)
+        ready = [run for run in waiting if run.not_before is None or run.not_before <= now]
+        if hold is not None and now < hold.until and sum(run.handle is not None for run in held) >= hold.places:
+            self._tell(ready, hold.why)
+            return []
+        room = _MOST_ON_THE_WAY - sum(run.placement is not None and run.handle is None for run in held)
+        if hold is not None:
+            room = min(room, 1)  # one finds out for all
+        return [run for one in ready[: max(0, room)] if (run := self._hand_over(one)) is not None]
+
+    def _hand_over(self, run: RunRow) -> RunRow | None:
+        nodes = self._specs.get(run).resources.nodes
+        changes: dict[str, object] = {"placement": [[] for _ in range(nodes)], "nodes": nodes, "not_before": None}
+        if run.phase is Phase.QUEUED:
+            changes["message"] = f"Is handed over to pool `{run.pool}`."
+        return replace(run, **changes) if self._store.change(run, changes) else None  # type: ignore[arg-type]
+
+    def _tell(self, waiting: Sequence[RunRow], why: str) -> None:
+        first = waiting[0].id if waiting else ""
+        news = [
+            (run, why if place == 1 else f"Position {place} in the queue, behind {first}. {why}")
+            for place, run in enumerate(waiting, start=1)
+            if run.phase is Phase.QUEUED
+        ]
+        news = [(run, message) for run, message in news if run.message != message]
+        if news:
+            self._store.explain_waits(news)
 
     def _is_due(self) -> bool:
         return self._clock.now() >= self._look_at or self._store.queue_mark() != self._mark

@@ -1,50 +1,50 @@
 """The loop that keeps runs moving: load, decide, apply. One thread calls `tick`; commands run beside it.
 
 Nothing is remembered between ticks that a restarted server would miss: decisions rest on the store, the run
-directories and what backends say. What `_Watch` holds only spaces things out.
+directories and what backends say. What `Watch` and `HandOvers` hold only spaces things out.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from gangline.control.decide import (
-    EXIT_CODES,
+from gangline.control.decide import decide, decide_used
+from gangline.control.facts import (
     LEADER_PATIENCE_S,
     Cancel,
     Change,
+    Explain,
     Facts,
     Step,
-    decide,
-    decide_used,
+    exit_code_for,
 )
+from gangline.control.handover import HandOvers, in_a_thread
 from gangline.control.health import NodeBook, closing_marks
 from gangline.control.ingest import Follower, Ingested
-from gangline.control.launching import Launcher
+from gangline.control.launching import Launched, Launcher, launch_key
 from gangline.control.queueing import Queue
 from gangline.control.requests import ask_stop
 from gangline.control.specs import Specs
-from gangline.domain.errors import BackendError, GanglineError, NoCapacity, Rejected
-from gangline.domain.gang import Handle, Liveness, Observation
+from gangline.control.watch import Watch
+from gangline.domain.errors import BackendError, GanglineError, NoCapacity, Rejected, Transient
+from gangline.domain.gang import Capability, Handle, Liveness, Observation
 from gangline.domain.phase import TERMINAL, Phase, Reason
 from gangline.ports import Backend, Clock
 from gangline.queue.health import HealthPolicy
 from gangline.rundir.home import Home
 from gangline.rundir.layout import RunDir
 from gangline.rundir.space import STORAGE_WORDS, probe_folder
-from gangline.store.rows import Move, NewEvent, RunRow
+from gangline.store.rows import AttemptRow, Move, NewEvent, RunRow
 from gangline.store.store import Store
 
 __all__ = ["Reconciler"]
 
 _log = logging.getLogger(__name__)
 
-_FULL_READ_S = 1.0
-"""How often the metrics of ranks other than 0 are read."""
 _CANCEL_AGAIN_S = 5.0
 _SAY_AGAIN_S = 60.0
 """How soon the same trouble of a run is noted again."""
@@ -53,57 +53,17 @@ _LONGEST_RETRY_S = 30.0
 _MOST_STORAGE_TRIES = 4
 _NO_CAPACITY_RETRY_S = 2.0
 _AGENT_WORDS_BYTES = 2000
-_LONGEST_TURN_S = 2.0
-"""Of a longer pause between two looks, as of a server that was stopped, no more than this counts as silence."""
-
-
-@dataclass(slots=True)
-class _Watch:
-    """What the reconciler has seen of a run since the server started."""
-
-    follower: Follower
-    launch: int = 0
-    times_gone: int = 0
-    unknown_since: float | None = None
-    read_fully: float = 0.0
-    cancelled: float | None = None
-    asked: float | None = None
-    retry_at: float = 0.0
-    tries: int = 0
-    said: dict[str, float] = field(default_factory=dict)
-    sign: int | None = None
-    """When the leader last touched its sign of life, by the clock of its machine."""
-    silent_s: float = 0.0
-    looked: float | None = None
-
-    def begin(self, launch: int) -> None:
-        """Another launch: what was seen of the one before says nothing of it."""
-        if launch != self.launch:
-            self.launch, self.cancelled, self.sign, self.silent_s = launch, None, None, 0.0
-
-    def listen(self, alive: Path, now: float) -> None:
-        """Look for the leader's sign of life. Where there is none, nobody is waited for."""
-        turn_s = 0.0 if self.looked is None else min(max(0.0, now - self.looked), _LONGEST_TURN_S)
-        self.looked = now
-        try:
-            sign = alive.stat().st_mtime_ns
-        except OSError:
-            return
-        self.silent_s = self.silent_s + turn_s if sign == self.sign else 0.0
-        self.sign = sign
-
-    def see(self, observation: Observation | None, now: float) -> None:
-        """Take in one answer of the backend."""
-        gone = observation is not None and observation.liveness is Liveness.GONE
-        self.times_gone = self.times_gone + 1 if gone else 0
-        if observation is None or observation.liveness is not Liveness.UNKNOWN:
-            self.unknown_since = None
-        elif self.unknown_since is None:
-            self.unknown_since = now
+_TO_BEGIN = frozenset({Phase.STARTING, Phase.QUEUED, Phase.RESTARTING})
+"""Phases of a run that waits for its launch to begin."""
 
 
 class Reconciler:
-    """Moves runs on. All its methods belong to one thread."""
+    """Moves runs on. All its methods belong to one thread.
+
+    Args:
+        leader_patience_s: how long a leader may show no sign of life.
+        beside: has work done beside the reconciler: launches are handed over there where that takes its time.
+    """
 
     def __init__(
         self,
@@ -114,6 +74,7 @@ class Reconciler:
         clock: Clock,
         leader_patience_s: float = LEADER_PATIENCE_S,
         health: HealthPolicy | None = None,
+        beside: Callable[[Callable[[], None]], None] = in_a_thread,
     ) -> None:
         self._leader_patience_s = leader_patience_s
         self._store = store
@@ -124,7 +85,9 @@ class Reconciler:
         book = NodeBook(store=store, backends=backends, clock=clock, policy=health)
         self._launcher = Launcher(store=store, home=home, book=book)
         self._queue = Queue(store=store, backends=backends, specs=self._specs, clock=clock, book=book)
-        self._watches: dict[str, _Watch] = {}
+        self._hand_overs: HandOvers[Launched] = HandOvers(beside)
+        self._watches: dict[str, Watch] = {}
+        self._explained: list[tuple[RunRow, str]] = []
         self._is_busy = False
 
     def tick(self) -> None:
@@ -137,6 +100,9 @@ class Reconciler:
             del self._watches[run_id]
         for run in self._queue.place():
             self._guarded(run, partial(self._submit, run))
+        if self._explained:
+            news, self._explained = self._explained, []
+            self._store.explain_waits(news)
         self._is_busy = bool(held) or self._queue.is_waiting
 
     def busy(self) -> bool:
@@ -148,7 +114,7 @@ class Reconciler:
     def _observe(self, held: Sequence[RunRow]) -> dict[str, Observation]:
         """What backends say of everything that is held; one call for each backend."""
         seen: dict[str, Observation] = {}
-        for name, backend in self._backends.items():
+        for name, backend in list(self._backends.items()):
             runs = [run for run in held if run.pool == name and run.handle is not None]
             if runs:
                 seen.update(zip((run.id for run in runs), _observe_all(backend, runs), strict=True))
@@ -158,50 +124,69 @@ class Reconciler:
         watch, now = self._watch(run), self._clock.now()
         watch.begin(run.launch)
         watch.see(observation, now)
-        watch.listen(self._home.run(run.id).launch(run.launch).alive, now)
-        everything = run.unread or watch.times_gone > 0 or now - watch.read_fully >= _FULL_READ_S
-        ingested = watch.follower.read(run, everything=everything, now=now)
-        if everything:
-            watch.read_fully = now
+        watch.listen(self._home.run(run.id).launch(run.launch).alive, observation, now)
+        ingested = watch.ingest(run, observation, now)
         if run.unread and ingested.is_drained:
             self._store.change(run, {"unread": False})
+        if run.phase is Phase.STOPPING and run.handle is None:
+            self._hand_overs.withdraw(run.pool, launch_key(run))
         facts = self._facts(run, observation, watch, ingested)
         if run.phase is Phase.STOPPING and run.handle is not None and not facts.gone:
             self._ask_stop(run, watch, facts.grace_s)
         self._apply(run, decide(facts), watch)
 
-    def _facts(self, run: RunRow, observation: Observation | None, watch: _Watch, ingested: Ingested) -> Facts:
+    def _facts(self, run: RunRow, observation: Observation | None, watch: Watch, ingested: Ingested) -> Facts:
         spec, now = self._specs.get(run), self._clock.now()
-        run_dir = self._home.run(run.id)
+        attempts = [attempt for attempt in ingested.attempts if attempt.launch == run.launch]
         is_lost = watch.times_gone > 1 and ingested.is_drained
+        run_dir = self._home.run(run.id)
         words = _agent_words(run_dir, run) if is_lost else ""
         return Facts(
             run=run,
-            attempts=[attempt for attempt in ingested.attempts if attempt.launch == run.launch],
+            attempts=attempts,
             observation=observation,
             confirmed_gone=is_lost,
+            cut_off=watch.cut_off(attempts, observation, patience_s=self._leader_patience_s, now=now),
+            has_queue=self._can(run, Capability.OWN_QUEUE),
             unknown_for_s=0.0 if watch.unknown_since is None else now - watch.unknown_since,
             leader_silent_s=watch.silent_s,
             leader_patience_s=self._leader_patience_s,
-            was_prepared=run.handle is not None or run_dir.launch(run.launch).spec.exists(),
+            was_prepared=run.handle is not None or self._may_have_begun(run),
             policy=spec.restarts,
+            stop=spec.stop,
+            saved_step=self._saved_step(run, attempts) if is_lost else None,
             used=decide_used(run, ingested.attempts),
             grace_s=spec.stop.grace_s if run.stop_grace_s is None else run.stop_grace_s,
             agent_words=words,
-            storage_fault=_storage_fault(run_dir, words) if is_lost else "",
+            storage_fault=_storage_fault(run_dir, words, is_far=watch.is_far) if is_lost else "",
             now=now,
         )
 
-    def _watch(self, run: RunRow) -> _Watch:
+    def _watch(self, run: RunRow) -> Watch:
         watch = self._watches.get(run.id)
         if watch is None:
-            watch = _Watch(Follower(self._store, run.id, self._home.run(run.id)))
+            is_far = not self._can(run, Capability.SHARED_FILES)
+            watch = Watch(Follower(self._store, run.id, self._home.run(run.id)), is_far=is_far)
             self._watches[run.id] = watch
         return watch
 
+    def _can(self, run: RunRow, capability: Capability) -> bool:
+        backend = self._backends.get(run.pool)
+        return backend is not None and capability in backend.capabilities
+
+    def _may_have_begun(self, run: RunRow) -> bool:
+        return self._launcher.was_prepared(run) or self._hand_overs.is_under_way(run.pool, launch_key(run))
+
+    def _saved_step(self, run: RunRow, attempts: Sequence[AttemptRow]) -> int | None:
+        """Step of the newest checkpoint of the newest attempt."""
+        if not attempts:
+            return None
+        saved = [one.step for one in self._store.checkpoints(run.id) if one.attempt == attempts[-1].number]
+        return max(saved, default=None)
+
     # apply
 
-    def _apply(self, run: RunRow, steps: Sequence[Step], watch: _Watch) -> None:
+    def _apply(self, run: RunRow, steps: Sequence[Step], watch: Watch) -> None:
         for step in steps:
             if isinstance(step, Move):
                 marks = [mark for attempt in step.attempts for mark in closing_marks(run, attempt)]
@@ -209,28 +194,33 @@ class Reconciler:
                 if moved is None:
                     return
                 run = moved
-                watch.follower.forget()
+                watch.forget()
             elif isinstance(step, Change):
-                watch.follower.forget()
+                watch.forget()
                 marks = [mark for attempt in step.attempts for mark in closing_marks(run, attempt)]
                 if not self._store.change(run, step.changes, attempts=step.attempts, evidence=marks):
                     return
+            elif isinstance(step, Explain):
+                self._explained.append((run, step.message))
             elif isinstance(step, Cancel):
                 self._cancel(run, step.why, watch)
             else:
                 self._submit(run)
 
-    def _ask_stop(self, run: RunRow, watch: _Watch, grace_s: float) -> None:
+    def _ask_stop(self, run: RunRow, watch: Watch, grace_s: float) -> None:
         if watch.asked != run.stop_asked:
             ask_stop(self._home.run(run.id), run, grace_s=grace_s)
             watch.asked = run.stop_asked
 
-    def _cancel(self, run: RunRow, why: str, watch: _Watch) -> None:
+    def _cancel(self, run: RunRow, why: str, watch: Watch) -> None:
         now = self._clock.now()
         if run.handle is None or (watch.cancelled is not None and now - watch.cancelled < _CANCEL_AGAIN_S):
             return
         is_first, watch.cancelled = watch.cancelled is None, now
-        self._backends[run.pool].cancel(Handle.from_dict(run.handle))
+        try:
+            self._backend(run).cancel(Handle.from_dict(run.handle))
+        except BackendError as error:  # it is tried again
+            why = f"{why} {error}"
         if is_first:
             self._store.add_events(run.id, [NewEvent(time=now, kind="cancelled", message=why)])
 
@@ -240,10 +230,9 @@ class Reconciler:
         if now < watch.retry_at:
             return
         try:
-            used = decide_used(run, self._store.attempts(run.id))
-            self._launcher.launch(run, self._specs.get(run), self._backends[run.pool], used=used)
+            launched = self._hand_over(run)
         except NoCapacity as error:
-            self._nothing_started(run, _requeued(error, now + _NO_CAPACITY_RETRY_S))
+            self._no_room(run, error)
         except Rejected as error:
             self._nothing_started(run, _failed(error, now, Reason.BACKEND_REJECTED))
         except BackendError as error:
@@ -255,9 +244,50 @@ class Reconciler:
             if watch.tries >= _MOST_STORAGE_TRIES:
                 self._nothing_started(run, _failed(error, now, Reason.STORAGE))
         else:
-            watch.tries = 0
+            if launched is not None:
+                watch.tries = 0
+                self._queue.went_well(run.pool)
+                self._launcher.note(run, launched)
 
-    def _retry(self, run: RunRow, watch: _Watch, error: Exception) -> None:
+    def _hand_over(self, run: RunRow) -> Launched | None:
+        """The launch, once its backend has taken it; None while it is on its way."""
+        backend = self._backend(run)
+
+        def work() -> Launched:
+            used = decide_used(run, self._store.attempts(run.id))
+            return self._launcher.launch(run, self._specs.get(run), backend, used=used)
+
+        if Capability.SHARED_FILES in backend.capabilities:
+            return work()
+        is_new = not self._launcher.was_prepared(run)
+        return self._hand_overs.ask(run.pool, launch_key(run), work, is_new=is_new)
+
+    def _backend(self, run: RunRow) -> Backend:
+        """The backend of a run's pool.
+
+        Raises:
+            Transient: the pool is not configured any more.
+        """
+        backend = self._backends.get(run.pool)
+        if backend is None:
+            fix = "Add it again, or stop the run."
+            raise Transient(f"Pool `{run.pool}` of this run is not configured any more", fix=fix)
+        return backend
+
+    def _no_room(self, run: RunRow, error: NoCapacity) -> None:
+        """The run goes back to the head of Gangline's own queue."""
+        if not self._can(run, Capability.OWN_QUEUE):
+            self._nothing_started(run, _requeued(error, self._clock.now() + _NO_CAPACITY_RETRY_S))
+            return
+        self._queue.hold(run.pool, str(error))
+        self._launcher.discard(run)
+        if run.phase is Phase.STARTING:
+            self._store.move(run, _requeued(error, None), at=self._clock.now())
+        else:
+            said = {} if run.phase in TERMINAL else {"message": str(error)}
+            self._store.change(run, {"placement": None, **said})
+
+    def _retry(self, run: RunRow, watch: Watch, error: Exception) -> None:
         """Try again later. The run keeps its place: the backend may have started the launch all the same."""
         delay_s = min(_FIRST_RETRY_S * 2**watch.tries, _LONGEST_RETRY_S)
         watch.tries += 1
@@ -270,7 +300,7 @@ class Reconciler:
         self._launcher.discard(run)
         if run.phase in TERMINAL:
             self._store.change(run, {"placement": None})
-        elif run.phase is Phase.STARTING:
+        elif run.phase in _TO_BEGIN:
             self._store.move(run, move, at=self._clock.now())
 
     def _guarded(self, run: RunRow, work: Callable[[], None]) -> None:
@@ -293,12 +323,12 @@ class Reconciler:
             _log.exception("and that could not be noted in its history")
 
 
-def _requeued(error: NoCapacity, not_before: float) -> Move:
+def _requeued(error: NoCapacity, not_before: float | None) -> Move:
     return Move(phase=Phase.QUEUED, message=str(error), changes={"placement": None, "not_before": not_before})
 
 
 def _failed(error: Exception, now: float, reason: Reason) -> Move:
-    changes = {"ended": now, "exit_code": EXIT_CODES[reason], "placement": None}
+    changes = {"ended": now, "exit_code": exit_code_for(reason), "placement": None}
     return Move(phase=Phase.FAILED, reason=reason, message=str(error), changes=changes)
 
 
@@ -315,9 +345,14 @@ def _observe_all(backend: Backend, runs: Sequence[RunRow]) -> list[Observation]:
 
 
 def _agent_words(run_dir: RunDir, run: RunRow) -> str:
-    """The end of what the leader of a launch has printed."""
+    """The end of what the leader of a launch has printed, or the job that was to start it."""
+    launch = run_dir.launch(run.launch)
+    return _end_of(launch.log(0)) or _end_of(launch.path / "job.log")
+
+
+def _end_of(path: Path) -> str:
     try:
-        with run_dir.launch(run.launch).log(0).open("rb") as file:
+        with path.open("rb") as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - _AGENT_WORDS_BYTES))
             return file.read().decode("utf-8", "replace")
@@ -325,9 +360,9 @@ def _agent_words(run_dir: RunDir, run: RunRow) -> str:
         return ""
 
 
-def _storage_fault(run_dir: RunDir, words: str) -> str:
+def _storage_fault(run_dir: RunDir, words: str, *, is_far: bool) -> str:
     """What the agents said last of a full disk; they may not have been able to say it, so the folder is tried, too."""
     if not run_dir.spec.exists():
         return f"the run directory {run_dir.path} was removed"
-    said = next((line for line in words.splitlines() if STORAGE_WORDS in line), "")
-    return said.partition(f"{STORAGE_WORDS}: ")[2] or probe_folder(run_dir.path)
+    said = next((line for line in words.splitlines() if STORAGE_WORDS in line), "").partition(f"{STORAGE_WORDS}: ")[2]
+    return said if said or is_far else probe_folder(run_dir.path)

@@ -146,18 +146,19 @@ def decide_starts(capacity: PoolCapacity, live: Iterable[LiveGang], waiting: Ite
     return Decision(starts=tuple(starts), waits=_explain(capacity, free, blocked, holders))
 
 
-def check_feasible(capacity: PoolCapacity, demand: Demand, *, pool: str) -> None:
+def check_feasible(capacity: PoolCapacity, demand: Demand, *, pool: str, zero_is_unknown: bool = False) -> None:
     """Refuse a gang that no state of the pool could ever hold.
 
+    Args:
+        zero_is_unknown: the pool may not know what it has: a 0 says nothing.
     Raises:
         GangTooLarge: names the pool, what was asked, what there is, and the flag to change.
     """
     least = replace(demand, nodes=demand.fewest_nodes)
-    if least.nodes > capacity.nodes:
-        raise _too_large(pool, ("nodes in one gang", least.nodes, capacity.nodes, "--nodes"))
-    empty = _free(capacity, ())
-    for shortage in _shortages(capacity, empty, least):
-        raise _too_large(pool, shortage)
+    asked = [("nodes in one gang", least.nodes, capacity.nodes, "--nodes")] if least.nodes > capacity.nodes else []
+    for shortage in [*asked, *_shortages(capacity, _free(capacity, ()), least)]:
+        if shortage[2] or not zero_is_unknown:
+            raise _too_large(pool, shortage)
 
 
 def free_devices(capacity: PoolCapacity, live: Iterable[LiveGang]) -> tuple[str, ...]:

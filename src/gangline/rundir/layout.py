@@ -11,6 +11,7 @@
     <run>/checkpoints/                       default checkpoint folder
     <run>/metrics/rank-00000.jsonl           what training code logged (gangline.log, progress, phase, checkpoint)
     <run>/launches/000/launch.json           what the agents of this launch were told (owner-readable only: token, env)
+    <run>/launches/000/handle.json           what the backend knows this launch by (server)
     <run>/launches/000/node-000.lock         held by that agent while it lives; its content is the agent's pid
     <run>/launches/000/node-000.log          the agent's own stdout and stderr
     <run>/launches/000/leader.json           address of the leader, written by rename once it listens
@@ -147,6 +148,10 @@ class LaunchDir:
     @property
     def spec(self) -> Path:
         return self.path / "launch.json"
+
+    @property
+    def handle(self) -> Path:
+        return self.path / "handle.json"
 
     @property
     def leader(self) -> Path:

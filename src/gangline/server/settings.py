@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gangline.agent.life import BEAT_S
-from gangline.control.decide import LEADER_PATIENCE_S
+from gangline.control.facts import LEADER_PATIENCE_S
 from gangline.domain.errors import InvalidRequest
 from gangline.queue.health import HealthPolicy
 from gangline.rundir.home import Home

@@ -5,5 +5,15 @@ from __future__ import annotations
 from gangline.testing.backend import FakeBackend, FakeLaunch
 from gangline.testing.builders import make_capacity, make_gang, make_spec
 from gangline.testing.clock import FakeClock
+from gangline.testing.cluster import FakeCluster, FakeElsewhere
 
-__all__ = ["FakeBackend", "FakeClock", "FakeLaunch", "make_capacity", "make_gang", "make_spec"]
+__all__ = [
+    "FakeBackend",
+    "FakeClock",
+    "FakeCluster",
+    "FakeElsewhere",
+    "FakeLaunch",
+    "make_capacity",
+    "make_gang",
+    "make_spec",
+]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import ClassVar
 from gangline.domain.errors import BackendError, NoCapacity, Rejected, Transient
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, Places, PoolCapacity
 from gangline.domain.pool import PoolState
+from gangline.domain.phase import Reason
 from gangline.testing.builders import make_capacity
 from gangline.testing.site import FakeSite
 
@@ -26,11 +28,14 @@ class FakeLaunch:
     cancelled: bool = False
     """Ended from outside Gangline."""
     preempted: bool = False
+    reason: Reason | None = None
     lost_nodes: set[int] = field(default_factory=set)
     lie: Observation | None = None
     detail: str = ""
     hosts: tuple[str, ...] = ()
     """Of its nodes, in their order; a host holds one node at a time."""
+    is_copied: bool = False
+    """All that a launch which is over has left is in the mirror."""
 
 
 class FakeBackend:
@@ -54,6 +59,8 @@ class FakeBackend:
         self._refusals: deque[BackendError] = deque()
         self._lost_answers = 0
         self._silent = False
+        self._may_answer = threading.Event()
+        self._may_answer.set()
         self.launches: dict[str, FakeLaunch] = {}
         """Everything that was ever started, by idempotency key."""
         self.submits: list[str] = []
@@ -88,6 +95,7 @@ class FakeBackend:
 
     def submit(self, launch: Launch, *, key: str) -> Handle:
         self.submits.append(key)
+        self._may_answer.wait()
         if self._refusals and (key not in self.launches or isinstance(self._refusals[0], Transient)):
             raise self._refusals.popleft()
         if key not in self.launches:
@@ -130,18 +138,33 @@ class FakeBackend:
         """The next calls of `submit` start the launch, and raise Transient all the same."""
         self._lost_answers += times
 
+    def hold(self, *, on: bool = True) -> None:
+        """Calls of `submit` hang, until it is switched off."""
+        if on:
+            self._may_answer.clear()
+        else:
+            self._may_answer.set()
+
     def silence(self, *, on: bool = True) -> None:
         """Answer UNKNOWN for everything, until it is switched off."""
         self._silent = on
 
     def begin(self, which: Handle | str) -> None:
         """A pending launch has got its machines."""
-        self.find(which).liveness = Liveness.ALIVE
+        held = self.find(which)
+        held.liveness, held.detail, held.preempted, held.reason = Liveness.ALIVE, "", False, None
 
-    def kill(self, which: Handle | str, *, from_outside: bool = False) -> None:
+    def pend(self, which: Handle | str, detail: str = "", *, preempted: bool = False) -> None:
+        """A launch waits for machines, and why; one that had begun is put back into the backend's queue."""
+        held = self.find(which)
+        held.liveness, held.detail, held.preempted = Liveness.PENDING, detail, preempted
+
+    def kill(
+        self, which: Handle | str, *, from_outside: bool = False, reason: Reason | None = None, detail: str = ""
+    ) -> None:
         """All agents are gone; with `from_outside` the backend knows that a person ended them."""
         held = self.find(which)
-        held.liveness, held.cancelled = Liveness.GONE, from_outside
+        held.liveness, held.cancelled, held.reason, held.detail = Liveness.GONE, from_outside, reason, detail
 
     def preempt(self, which: Handle | str) -> None:
         """The backend took the machines away."""
@@ -187,5 +210,6 @@ class FakeBackend:
             detail=held.detail,
             cancelled=held.cancelled,
             preempted=held.preempted,
+            reason=held.reason,
             lost_nodes=tuple(sorted(held.lost_nodes)),
         )

@@ -49,6 +49,17 @@ class FakeLeader:
             self.run()
         return self.attempt
 
+    def begin_anew(self) -> int:
+        """As `begin`, by agents that the backend has started again: the launch was put back into its queue."""
+        number = self.attempt + 1
+        with JournalWriter(self.run_dir.attempt(number).events(0)) as journal:
+            journal.write("agent_started", pid=1001, host="host-1", address="127.0.0.1", version="0", python="3")
+        return self.begin()
+
+    def beat(self) -> None:
+        """Touch the sign of life."""
+        self.run_dir.launch(self.launch).alive.touch()
+
     def run(self) -> None:
         """All ranks of the attempt have started."""
         self.journal("attempt_running")

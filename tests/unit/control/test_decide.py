@@ -5,7 +5,8 @@ from itertools import product
 
 import pytest
 
-from gangline.control.decide import Cancel, Change, Facts, Submit, decide, decide_used
+from gangline.control.decide import decide, decide_used
+from gangline.control.facts import Cancel, Change, Facts, Submit
 from gangline.domain.gang import Liveness, Observation
 from gangline.domain.phase import TERMINAL, TRANSITIONS, Budget, Phase, Reason
 from gangline.domain.spec import RestartPolicy
@@ -126,7 +127,8 @@ TABLE = [
     ("over, agents live", facts(Phase.SUCCEEDED, SUCCEEDS, run={"ended": 99.0}), []),
     ("over, agents linger", facts(Phase.SUCCEEDED, SUCCEEDS, run={"ended": 80.0}), [Cancel]),
     ("over, agents gone", lost(Phase.SUCCEEDED, SUCCEEDS), [Change]),
-    ("over, place still held", facts(Phase.FAILED, **NO_HANDLE), [Change]),
+    ("over, place still held", facts(Phase.FAILED, was_prepared=False, **NO_HANDLE), [Change]),
+    ("over, agents possible, nothing begun", facts(Phase.FAILED, **NO_HANDLE), [Submit]),
     ("over, agents possible, no handle", facts(Phase.FAILED, ENDS, **NO_HANDLE), [Submit]),
     ("over and done", facts(Phase.STOPPED, **NO_PLACE), []),
 ]

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gangline.control.decide import LEADER_PATIENCE_S
+from gangline.control.facts import LEADER_PATIENCE_S
 
 
 @pytest.fixture

@@ -1,0 +1,136 @@
+"""What the reconciler has seen of one run since the server started. It spaces things out; a new server does without."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gangline.control.facts import find_cut_off
+from gangline.control.ingest import Follower, Ingested
+from gangline.domain.gang import Liveness, Observation
+from gangline.store.rows import AttemptRow, RunRow
+
+__all__ = ["Watch"]
+
+_FULL_READ_S = 1.0
+"""How often the metrics of ranks other than 0 are read, and the files of a mirror that seems to stand still."""
+_QUIET_READ_S = 5.0
+"""The same of a launch that waits for its machines."""
+_LONGEST_TURN_S = 2.0
+"""Of a longer pause between two looks, as of a server that was stopped, no more than this counts as silence."""
+_LONGEST_TURN_OF_MIRROR_S = 15.0
+
+
+@dataclass(slots=True)
+class Watch:
+    """One run."""
+
+    follower: Follower
+    is_far: bool = False
+    """The run directory is a mirror."""
+    launch: int = 0
+    times_gone: int = 0
+    was_alive: bool = False
+    unknown_since: float | None = None
+    cut_since: float | None = None
+    """When an attempt was first seen to be cut off."""
+    read: float = float("-inf")
+    read_fully: float = float("-inf")
+    read_mirrored: float | None = None
+    known: Ingested | None = None
+    """What the last reading found; None: read again."""
+    cancelled: float | None = None
+    asked: float | None = None
+    retry_at: float = 0.0
+    tries: int = 0
+    said: dict[str, float] = field(default_factory=dict)
+    sign: int | None = None
+    """When the leader last touched its sign of life, by the clock of its machine."""
+    silent_s: float = 0.0
+    looked: float | None = None
+
+    def begin(self, launch: int) -> None:
+        """Another launch: what was seen of the one before says nothing of it."""
+        if launch != self.launch:
+            self.launch, self.cancelled, self.sign, self.silent_s = launch, None, None, 0.0
+            self.was_alive, self.cut_since, self.times_gone = False, None, 0
+
+    def listen(self, alive: Path, observation: Observation | None, now: float) -> None:
+        """Look for the leader's sign of life. Where there is none, nobody is waited for.
+
+        In a mirror, only time for which the mirror is known to be complete counts as silence.
+        """
+        upto, most_s = now, _LONGEST_TURN_S
+        if self.is_far:
+            if observation is None or observation.mirrored is None or observation.liveness is Liveness.UNKNOWN:
+                return
+            upto, most_s = observation.mirrored, _LONGEST_TURN_OF_MIRROR_S
+        turn_s = 0.0 if self.looked is None else min(max(0.0, upto - self.looked), most_s)
+        self.looked = upto
+        try:
+            sign = alive.stat().st_mtime_ns
+        except OSError:
+            return
+        self.silent_s = self.silent_s + turn_s if sign == self.sign else 0.0
+        self.sign = sign
+
+    def see(self, observation: Observation | None, now: float) -> None:
+        """Take in one answer of the backend."""
+        liveness = None if observation is None else observation.liveness
+        self.times_gone = self.times_gone + 1 if liveness is Liveness.GONE else 0
+        self.was_alive = self.was_alive or liveness is Liveness.ALIVE
+        if liveness is not Liveness.UNKNOWN:
+            self.unknown_since = None
+        elif self.unknown_since is None:
+            self.unknown_since = now
+
+    def ingest(self, run: RunRow, observation: Observation | None, now: float) -> Ingested:
+        """What the files say; they are read where they may say something new.
+
+        Raises:
+            OSError: a file is there but cannot be read.
+        """
+        everything = run.unread or self.times_gone > 0 or now - self.read_fully >= _FULL_READ_S
+        if self.known is not None and not self._is_due(run, observation, now):
+            return self.known
+        self.known = self.follower.read(run, everything=everything, now=now)
+        self.read = now
+        self.read_mirrored = None if observation is None else observation.mirrored
+        if everything:
+            self.read_fully = now
+        if not self.known.is_drained:
+            found, self.known = self.known, None
+            return found
+        return self.known
+
+    def forget(self) -> None:
+        """Attempts were changed: read and load anew next time."""
+        self.known = None
+        self.follower.forget()
+
+    def cut_off(
+        self, attempts: Sequence[AttemptRow], observation: Observation | None, *, patience_s: float, now: float
+    ) -> AttemptRow | None:
+        """The attempt that was cut off by its backend, once no result of it can be on its way any more.
+
+        Args:
+            attempts: of the launch.
+            patience_s: a leader that is silent for so long has had its machines.
+        """
+        found = find_cut_off(attempts, observation, was_alive=self.was_alive or self.silent_s >= patience_s)
+        if found is None:
+            self.cut_since = None
+            return None
+        if self.cut_since is None:
+            self.cut_since = now
+            return None
+        fresh = observation.mirrored if self.is_far and observation is not None else now
+        return found if fresh is not None and fresh > self.cut_since else None
+
+    def _is_due(self, run: RunRow, observation: Observation | None, now: float) -> bool:
+        if run.unread or self.times_gone > 0 or not self.is_far:
+            return True
+        if observation is None or observation.liveness is Liveness.PENDING:
+            return now - self.read >= _QUIET_READ_S
+        return observation.mirrored != self.read_mirrored or now - self.read >= _FULL_READ_S
