@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from gangline.domain.errors import BackendError, NoCapacity, Rejected, Transient
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, Places, PoolCapacity
-from gangline.domain.pool import PoolState
 from gangline.domain.phase import Reason
+from gangline.domain.pool import PoolState
 from gangline.testing.builders import make_capacity
 from gangline.testing.site import FakeSite
 
