@@ -227,19 +227,27 @@ class Cluster:
         return self.on(HEAD, ["squeue", "-h", "-t", "all", "-j", job, "-o", "%T"], check=False).stdout.strip()
 
     def heal(self) -> None:
-        """Undo what a test did: no jobs, every daemon alive, every node idle."""
+        """Undo what a test did: no jobs, every daemon alive, every node idle and able to work."""
         self.start_bastion()
-        for node in self.nodes:
-            if not (self.folder / "run" / f"{node}.pid").exists():
-                self.start_node(node)
-        if not self._lives(HEAD, "slurmctld"):
-            self.start_ctld()
+        broken = self._revive()
         wait_for("the controller to answer", lambda: self.on(HEAD, ["scontrol", "ping"], check=False).returncode == 0)
         self.on(HEAD, ["scancel", "--quiet", "--user", USER], check=False)
-        for node in self.nodes:
-            if not self._lives(node, "slurmd") and not self._boots(node):
-                self.start_slurmd(node)
         wait_for("every node to be idle", self._all_idle, lambda: f"{self._node_states()}\n{self.log_ends()}")
+        if broken:  # what a controller remembers of its nodes may be old
+            wait_for("every node to work", self._all_work, lambda: f"{self._node_states()}\n{self.log_ends()}")
+
+    def _revive(self) -> bool:
+        """Start whatever does not run; whether anything did not."""
+        dead = [node for node in self.nodes if not (self.folder / "run" / f"{node}.pid").exists()]
+        for node in dead:
+            self.start_node(node)
+        ctld = self._lives(HEAD, "slurmctld")
+        if not ctld:
+            self.start_ctld()
+        stopped = [node for node in self.nodes if node not in dead and not self._lives(node, "slurmd")]
+        for node in stopped:
+            self.start_slurmd(node)
+        return bool(dead or stopped or not ctld)
 
     def log_ends(self) -> str:
         text = ""
@@ -314,12 +322,13 @@ class Cluster:
                 self.on(HEAD, ["scontrol", "update", f"NodeName={node}", "State=RESUME"], check=False)
         return len(states) == len(self.nodes) and set(states.values()) == {"idle"}
 
+    def _all_work(self) -> bool:
+        nodes = ["-N", str(len(self.nodes)), "--immediate=5", "--time=1"]
+        return self.as_user(["srun", *nodes, "true"], check=False).returncode == 0 and self._all_idle()
+
     def _lives(self, machine: str, daemon: str) -> bool:
         script = f"kill -0 $(cat /run/slurm/{daemon}.pid)"
         return self.on(machine, ["sh", "-c", script], check=False).returncode == 0
-
-    def _boots(self, node: str) -> bool:
-        return self.on(node, ["test", "-e", "/run/slurm/slurmd.pid"], check=False).returncode != 0
 
 
 def wait_for(what: str, condition: Callable[[], object], state: Callable[[], str] = str) -> None:
