@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from gangline.agent import loglimit
 from gangline.agent.loglimit import LogLimit
 from gangline.rundir.dropped import read_dropped
-from gangline.rundir.mirror import LocalSource, pull
 from gangline.rundir.tail import find_tail, read_chunk, read_kept
+from gangline.testing.link import pull_run
 
 OUTPUT = st.lists(
     st.sampled_from([b"\n", b"\r", b"\r\n", b"x", b"word ", "ü€😀".encode()])
@@ -62,7 +62,7 @@ class DroppingLogs(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.source = Path(self.folder.name) / "source"
+        self.source = Path(self.folder.name) / "runs/source"
         self.copy = Path(self.folder.name) / "copy"
         self.log = self.source / "attempts/0/rank-00000.log"
         self.log.parent.mkdir(parents=True)
@@ -103,8 +103,7 @@ class DroppingLogs(RuleBasedStateMachine):
 
     @rule()
     def mirror(self) -> None:
-        report = pull(LocalSource(self.source), self.copy, piece_bytes=512)
-        assert report.problems == {}
+        assert pull_run(self.source, self.copy, piece_bytes=512) == {}
         copy = self.copy / "attempts/0/rank-00000.log"
         assert read_dropped(copy) == read_dropped(self.log)
         assert b"".join(read_kept(copy)) == b"".join(read_kept(self.log))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import tempfile
 from pathlib import Path
@@ -9,10 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from gangline.rundir import mirror
-from gangline.rundir.mirror import Gap, LocalSource, Piece, apply, apply_whole, pull
+from gangline.rundir.mirror import Gap, Piece, apply, apply_whole
+from gangline.testing.link import pull_run
 
 LOGS = ["attempts/0/rank-00000.log", "attempts/0/node-000/events.jsonl", "metrics/rank-00001.jsonl"]
 WHOLES = ["attempts/0/gang.json", "attempts/0/result.json"]
@@ -52,14 +54,13 @@ def test_the_newest_version_of_a_whole_file_wins_in_any_order(order: list[int], 
 
 
 class Mirroring(RuleBasedStateMachine):
-    """A run directory that grows, and a mirror that is killed, loses its cursor and goes on."""
+    """A run directory that grows, and a mirror that is killed and goes on."""
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.source = Path(self.folder.name) / "source"
+        self.source = Path(self.folder.name) / "runs/source"
         self.copy = Path(self.folder.name) / "copy"
-        self.cursor: dict[str, tuple[int, int, int]] | None = None
 
     def teardown(self) -> None:
         self.folder.cleanup()
@@ -79,9 +80,7 @@ class Mirroring(RuleBasedStateMachine):
 
     @rule(piece_bytes=st.integers(1, 50))
     def mirror(self, piece_bytes: int) -> None:
-        report = pull(LocalSource(self.source), self.copy, self.cursor, piece_bytes=piece_bytes)
-        assert report.problems == {}
-        self.cursor = report.cursor
+        assert pull_run(self.source, self.copy, piece_bytes=piece_bytes) == {}
 
     @rule(calls=st.integers(0, 40), name=st.sampled_from(["pwrite", "write", "rename", "open", "mkdir"]))
     def mirror_and_be_killed(self, calls: int, name: str) -> None:
@@ -98,15 +97,8 @@ class Mirroring(RuleBasedStateMachine):
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(mirror.os, name, dying)
-            try:
-                pull(LocalSource(self.source), self.copy, self.cursor, piece_bytes=10)
-            except Killed:
-                self.cursor = None
-
-    @precondition(lambda self: self.cursor is not None)
-    @rule()
-    def lose_the_cursor(self) -> None:
-        self.cursor = None
+            with contextlib.suppress(Killed):
+                pull_run(self.source, self.copy, piece_bytes=10)
 
     @invariant()
     def the_copy_of_a_log_is_a_beginning_of_it(self) -> None:
@@ -125,7 +117,7 @@ class Mirroring(RuleBasedStateMachine):
                 (check / path).write_bytes((self.copy / path).read_bytes())
                 status = (self.copy / path).stat()
                 mirror.os.utime(check / path, ns=(status.st_atime_ns, status.st_mtime_ns))
-        assert pull(LocalSource(self.source), check).problems == {}
+        assert pull_run(self.source, check) == {}
         for path in [*LOGS, *WHOLES]:
             if (self.source / path).exists():
                 assert (check / path).read_bytes() == (self.source / path).read_bytes()

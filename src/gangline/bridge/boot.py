@@ -1,7 +1,8 @@
 """The first program on the login node: gets the zipapp there, once, and becomes the bridge.
 
 Sent as text and run by any Python >= 3.10, so it imports nothing of Gangline before the zipapp is there. Its stdin is
-one line of JSON (`work`, `bundle`, `digest`, `size`), then the zipapp if it says `want`, then frames.
+one line of JSON (`work`, `bundle`, `digest`, `size`, `packed`), then the zipapp, packed by zlib, if it says `want`,
+then frames.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import hashlib
 import json
 import os
 import sys
+import zlib
 from typing import BinaryIO
 
 
@@ -23,7 +25,7 @@ def boot(source: BinaryIO, sink: int) -> None:
         os.makedirs(f"{work}/agents", exist_ok=True)
         if not is_whole(path, size, asked["digest"]):
             say(sink, {"id": 0, "ok": True, "want": True, "bytes": 0})
-            keep(path, source.read(size))
+            keep(path, zlib.decompress(source.read(asked["packed"])))
         os.makedirs(f"{work}/runs", exist_ok=True)
     except OSError as error:
         say(sink, {"id": 0, "ok": False, "bytes": 0, "error": f"{error.filename or path}: {error.strerror or error}"})

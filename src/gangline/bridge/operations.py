@@ -83,7 +83,9 @@ def _append(side: FarSide, asked: Mapping[str, Any], payload: bytes) -> Answer:
 
 
 def _changes(side: FarSide, asked: Mapping[str, Any], _: bytes) -> Answer:
-    return side.watch.changes(asked["runs"], asked.get("since")), b""
+    began = time.monotonic()
+    found = side.watch.changes(asked["runs"], asked.get("since"))
+    return {**found, "took_s": time.monotonic() - began}, b""
 
 
 def _read(side: FarSide, asked: Mapping[str, Any], _: bytes) -> Answer:

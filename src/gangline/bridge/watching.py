@@ -91,9 +91,9 @@ class RunsWatch:
         files = [[path, *run.marks[path]] for path, at in run.changed_at.items() if at > told]
         if files:
             answer["files"][name] = files
-        alive_ns = self._alive_ns(run)
-        if alive_ns is not None:
-            answer["alive"][name] = alive_ns
+        alive = self._alive(run)
+        if alive is not None:
+            answer["alive"][name] = alive
 
     def _told(self, since: object) -> int:
         """Number of the answer that the asker has seen; -1: none of this bridge."""
@@ -184,10 +184,11 @@ class RunsWatch:
             return None
         return (status.st_size, status.st_mtime_ns, status.st_ino) if stat.S_ISREG(status.st_mode) else None
 
-    def _alive_ns(self, run: _Run) -> int | None:
+    def _alive(self, run: _Run) -> tuple[int, int] | None:
+        """Number of the newest launch, and when its leader last showed that it lives."""
         launch = _highest(run.folders.get("launches"))
         mark = self._mark(f"{run.root}/{launch}/leader.alive") if launch else None
-        return mark[1] if mark else None
+        return (int(launch.rpartition("/")[2]), mark[1]) if mark else None
 
     def _newest(self, run: _Run) -> set[str]:
         return {_highest(run.folders.get("attempts")), _highest(run.folders.get("launches"))} - {""}

@@ -1,35 +1,40 @@
-"""A bridge without a connection: this machine is the login node, its commands are those on PATH."""
+"""A bridge without a connection: this machine is the login node, its commands are those on PATH.
+
+What it does with files is what the far side does, done in this process.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gangline.backends.slurm.link import Changes, Hello, Probed, Ran
-from gangline.domain.errors import BackendError
+from gangline.bridge.watching import RunsWatch
+from gangline.bridge.workfolder import WorkFolder, probe
+from gangline.domain.errors import BackendError, Transient
 from gangline.rundir.checkpoints import find_checkpoints
-from gangline.rundir.files import write_bytes
+from gangline.rundir.mirror import FileState
+from gangline.rundir.pull import Wanted, pull
 
-__all__ = ["LocalLink"]
+__all__ = ["LocalLink", "pull_run"]
 
 
 class LocalLink:
     """Implements `gangline.backends.slurm.link.Link`.
 
     Args:
-        work: the pool's work folder, on this machine.
+        work: the pool's work folder, on this machine; made if it is missing.
         env: of the commands.
         user: whom the far side says that it is.
     """
 
     def __init__(self, work: Path, *, env: Mapping[str, str] = os.environ, user: str = "alice") -> None:
+        (work / "runs").mkdir(parents=True, exist_ok=True)
         self.work = work
         self.user = user
         self.env = dict(env)
@@ -39,6 +44,12 @@ class LocalLink:
         """Digests of what was sent."""
         self.error: BackendError | None = None
         """What every call raises."""
+        self._files = WorkFolder(str(work))
+        self.restart()
+
+    def restart(self) -> None:
+        """As a bridge that was started again: what it has told before is forgotten."""
+        self._watch = RunsWatch(str(self.work / "runs"))
 
     def hello(self) -> Hello:
         self._note("hello")
@@ -60,53 +71,39 @@ class LocalLink:
 
     def missing(self, digests: Sequence[str]) -> list[str]:
         self._note("missing")
-        return [digest for digest in digests if not self._object(digest).exists()]
+        return self._files.missing(digests)
 
     def store(self, objects: Iterable[tuple[str, bytes]]) -> None:
         self._note("store")
         for digest, data in objects:
-            assert hashlib.sha256(data).hexdigest() == digest  # noqa: S101 - what the far side would refuse
-            write_bytes(self._object(digest), data)
+            self._files.store(digest, data)
             self.stored.append(digest)
 
     def write(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         self._note("write")
-        write_bytes(self.work / path, data, mode=mode)
+        self._files.write(path, data, mode)
 
     def append(self, path: str, offset: int, data: bytes) -> int:
         self._note("append")
-        target = self.work / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        size = target.stat().st_size if target.exists() else 0
-        assert offset <= size, "a gap"  # noqa: S101 - what the far side would refuse
-        with target.open("ab") as file:
-            file.write(data[size - offset :])
-        return target.stat().st_size
+        try:
+            return self._files.append(path, offset, data)
+        except OSError as error:
+            raise Transient("The far side could not do it", why=str(error)) from error
 
-    def changes(self, runs: Sequence[str], since: object) -> Changes:  # noqa: ARG002 - everything, each time
+    def changes(self, runs: Sequence[str], since: object) -> Changes:
         self._note("changes")
-        files: dict[str, list[tuple[str, int, int, int]]] = {}
-        for run in runs:
-            folder = self.work / "runs" / run
-            found = ((path, path.stat()) for path in folder.rglob("*") if path.is_file())
-            files[run] = [
-                (str(path.relative_to(folder)), stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in found
-            ]
-        gone = frozenset(run for run in runs if not (self.work / "runs" / run).is_dir())
-        return Changes(since=time.time(), files=files, alive={}, gone=gone)
+        found = self._watch.changes(runs, since)
+        files = {run: [(f[0], f[1], f[2], f[3]) for f in listed] for run, listed in found["files"].items()}
+        alive = {run: (launch, at_ns) for run, (launch, at_ns) in found["alive"].items()}
+        return Changes(since=found["since"], files=files, alive=alive, gone=frozenset(found["gone"]))
 
     def read(self, reads: Sequence[tuple[str, str, int, int]]) -> list[bytes | None]:
         self._note("read")
-        return [self._read(self.work / "runs" / run / path, offset, size) for run, path, offset, size in reads]
+        return [self._files.read(*one) for one in reads]
 
     def probe(self, folder: str) -> Probed:
         self._note("probe")
-        try:
-            Path(folder).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            return Probed(exists=False, writable=False, free_bytes=0, why_not=str(error))
-        volume = os.statvfs(folder)
-        return Probed(exists=True, writable=os.access(folder, os.W_OK), free_bytes=volume.f_bavail * volume.f_frsize)
+        return Probed(**probe(folder))
 
     def checkpoints(self, folder: str) -> list[dict[str, Any]]:
         self._note("checkpoints")
@@ -121,14 +118,12 @@ class LocalLink:
             raise self.error
         self.asked.append(name)
 
-    def _object(self, digest: str) -> Path:
-        return self.work / "objects" / digest[:2] / digest[2:]
 
-    @staticmethod
-    def _read(path: Path, offset: int, size: int) -> bytes | None:
-        try:
-            with path.open("rb") as file:
-                file.seek(offset)
-                return file.read(size)
-        except FileNotFoundError:
-            return None
+def pull_run(run_dir: Path, copy: Path, *, piece_bytes: int = 1 << 18) -> dict[str, str]:
+    """Bring the copy of one run directory (`…/runs/<run>`) up to date; what could not be copied, and why."""
+    link = LocalLink(run_dir.parents[1])
+    copy.mkdir(parents=True, exist_ok=True)
+    listed = link.changes([run_dir.name], None).files.get(run_dir.name, ())
+    wanted = [Wanted(run_dir.name, FileState(*one), copy) for one in listed]
+    copied = pull(link.read, wanted, piece_bytes=piece_bytes)
+    return {one.wanted.state.path: str(one.error) for one in copied if one.error is not None}

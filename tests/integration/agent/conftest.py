@@ -169,7 +169,7 @@ def make_gang(bundle: Path, tmp_path: Path) -> Iterator[Callable[[], Gang]]:
     gangs: list[Gang] = []
 
     def make() -> Gang:
-        gangs.append(Gang(bundle, tmp_path / f"run-{len(gangs)}"))
+        gangs.append(Gang(bundle, tmp_path / "runs" / f"run-{len(gangs)}"))
         return gangs[-1]
 
     yield make

@@ -7,8 +7,8 @@ import signal
 import pytest
 
 from gangline.rundir.dropped import read_dropped
-from gangline.rundir.mirror import LocalSource, pull
 from gangline.rundir.tail import find_tail, read_kept
+from gangline.testing.link import pull_run
 
 pytestmark = pytest.mark.integration
 
@@ -55,9 +55,9 @@ def test_a_rank_that_prints_60_mb_keeps_5(gang, tmp_path):
     told = [event["text"] for event in gang.events("warning") if "--log-limit" in event["text"]]
     assert len(told) == 1
     assert re.fullmatch(r"The log of rank [01] is over 5\.0 MB: its middle is dropped \(--log-limit\)\.", told[0])
-    report = pull(LocalSource(gang.run.path), tmp_path / "copy")
+    problems = pull_run(gang.run.path, tmp_path / "copy")
     copy = tmp_path / "copy" / "attempts" / "0" / "rank-00000.log"
-    assert report.problems == {}
+    assert problems == {}
     assert blocks_bytes(copy) <= 1.2 * LIMIT_BYTES  # with what the file system itself takes
     assert b"".join(read_kept(copy)) == b"".join(read_kept(gang.attempt().log(0)))
 

@@ -125,7 +125,7 @@ def test_signs_of_life_are_those_of_the_newest_launch(tmp_path: Path) -> None:
     for number, at in ((0, 500), (1, 400)):
         alive = put(tmp_path / f"r/launches/{number:03d}/leader.alive")
         os.utime(alive, ns=(at, at))
-    assert watch.changes(["r"], None)["alive"] == {"r": 400}
+    assert watch.changes(["r"], None)["alive"] == {"r": (1, 400)}
 
 
 def test_links_and_pipes_are_not_told(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,15 +80,17 @@ class Bootstrap:
         if not self._await_marker(reader):
             return False
         source = Path(boot.__file__).read_bytes()
+        packed = zlib.compress(self.bundle)
         asked = {
             "work": self.work,
             "bundle": bundle_name(self.bundle),
             "digest": hashlib.sha256(self.bundle).hexdigest(),
             "size": len(self.bundle),
+            "packed": len(packed),
         }
         write(b"%d\n%s%s\n" % (len(source), source, json.dumps(asked).encode()))
         if self._heed(reader.next()):
-            write(self.bundle)
+            write(packed)
             self._heed(reader.next())
         return True
 

@@ -55,10 +55,13 @@ class Changes:
     """To be given with the next question; None asks for everything."""
     files: Mapping[str, Sequence[tuple[str, int, int, int]]]
     """By run: path, size, mtime in ns, inode."""
-    alive: Mapping[str, int]
-    """By run: when the leader of its newest launch last touched its sign of life, ns by the clock there."""
+    alive: Mapping[str, tuple[int, int]]
+    """By run: number of its newest launch there, and when that one's leader last touched its sign of life, ns by the
+    clock there."""
     gone: frozenset[str]
     """Runs that have no folder there."""
+    took_s: float = 0.0
+    """How long the look took there."""
 
 
 class Link(Protocol):

@@ -168,7 +168,9 @@ class Session:
             run: [(path, size, mtime_ns, inode) for path, size, mtime_ns, inode in found]
             for run, found in header["files"].items()
         }
-        return Changes(since=header["since"], files=files, alive=header["alive"], gone=frozenset(header["gone"]))
+        alive = {run: (launch, at_ns) for run, (launch, at_ns) in header["alive"].items()}
+        gone = frozenset(header["gone"])
+        return Changes(since=header["since"], files=files, alive=alive, gone=gone, took_s=header["took_s"])
 
     def read(self, reads: Sequence[tuple[str, str, int, int]]) -> list[bytes | None]:
         """See `Link`."""

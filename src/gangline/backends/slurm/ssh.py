@@ -138,17 +138,17 @@ def classify(said: str, reach: Reach, config: Mapping[str, str] | None = None) -
             f"The host key of `{reach.host}` (pool `{reach.pool}`) has changed",
             why="Either the machine was set up anew, or somebody is between",
             fix=f"Compare its fingerprint with the one that the site publishes. If it is right: "
-            f"{_forget_command(said, reach, config or {})} and then {login}",
+            f"`{_forget_command(said, reach, config or {})}` and then `{login}`",
         )
     if _UNKNOWN_KEY.search(said):
         return AuthFailed(
             f"The host key of `{reach.host}` (pool `{reach.pool}`) is not known here",
             why=last,
-            fix=f"Compare the fingerprint that this shows, and answer yes: {login}",
+            fix=f"Compare the fingerprint that this shows, and answer yes: `{login}`",
         )
     if _REFUSED.search(said):
         return AuthFailed(
-            f"Pool `{reach.pool}`: login needed on `{reach.host}`", why=_why_refused(said), fix=f"Run: {login}"
+            f"Pool `{reach.pool}`: login needed on `{reach.host}`", why=_why_refused(said), fix=f"Run: `{login}`"
         )
     if _CONFIG.search(said):
         return Transient(
@@ -159,7 +159,7 @@ def classify(said: str, reach: Reach, config: Mapping[str, str] | None = None) -
     return Transient(
         f"Pool `{reach.pool}`: `{reach.host}` cannot be reached",
         why=last or "ssh ended without a word",
-        fix=f"It is tried again by itself. By hand: {login}",
+        fix=f"It is tried again by itself. By hand: `{login}`",
     )
 
 
