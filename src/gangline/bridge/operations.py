@@ -36,10 +36,8 @@ class FarSide:
     commands: Commands
 
 
-class NoPython(InvalidRequest):
+class NoPython(Exception):
     """There is no interpreter that could run agents."""
-
-    code = "no_python"
 
 
 def _hello(_: FarSide, __: Mapping[str, Any], ___: bytes) -> Answer:

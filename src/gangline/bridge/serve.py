@@ -128,6 +128,7 @@ def describe_error(error: BaseException) -> dict[str, Any]:
         return {"kind": kind, "text": f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")}
     if isinstance(error, Gap):
         return {"kind": "gap", "text": text, "size": error.size}
+    kinds: dict[type[Exception], str]
     kinds = {NoPython: "no_python", UnsafePath: "unsafe_path", InvalidRequest: "invalid", GanglineError: "refused"}
     for of, kind in kinds.items():
         if isinstance(error, of):
