@@ -62,7 +62,9 @@ LONG_FIELDS = {
     "partition": "partition",
     "exit_code": "exit_code",
     "restartcnt": "restarts",
+    "requeue": "requeue",
     "starttime": "start",
+    "endtime": "end",
     "submittime": "submit",
     "numnodes": "num_nodes",
     "timelimit": "limit",
@@ -284,6 +286,9 @@ def scontrol(state: State, argv: list[str]) -> Said:
     words = [word for word in argv if not word.startswith("-")]
     if words[:1] == ["ping"]:
         return "Slurmctld(primary) at head is UP\n", "", 0
+    if not words:  # as a dialogue: a line for each question
+        said = [scontrol(state, line.split()) for line in sys.stdin.read().splitlines()]
+        return "".join(f"scontrol: {out}" for out, _, _ in said), "".join(err for _, err, _ in said), said[-1][2]
     if words[:2] != ["show", "job"]:
         return "", "", 0
     job = state["jobs"].get(words[2] if len(words) > 2 else "")
