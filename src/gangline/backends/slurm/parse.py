@@ -40,6 +40,7 @@ __all__ = [
     "render_queue",
     "render_sacct",
     "render_scontrol",
+    "render_test_only",
 ]
 
 
@@ -294,6 +295,11 @@ def _parse_pairs(line: str) -> JobRecord | None:
 # sbatch --test-only
 
 _STARTS = re.compile(r"sbatch: Job \d+ to start at (\d+) using")
+
+
+def render_test_only() -> tuple[str, ...]:
+    """Ask when the script on stdin would start, without handing it over."""
+    return ("env", _SECONDS, "sbatch", "--test-only")
 
 
 def parse_test_only(ran: Ran) -> float | None:
