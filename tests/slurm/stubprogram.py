@@ -188,7 +188,8 @@ def sbatch(state: State, argv: list[str], script: str) -> Said:
         return "slurm-wlm 22.05.8\n", "", 0
     if "--test-only" in argv:
         where = "using 1 processors on nodes node01 in partition main"
-        return "", f"sbatch: Job {state['next']} to start at 2026-01-01T00:00:00 {where}\n", 0
+        when = str(int(time.time())) if os.environ.get("SLURM_TIME_FORMAT") == "%s" else "2026-01-01T00:00:00"
+        return "", f"sbatch: Job {state['next']} to start at {when} {where}\n", 0
     job = register(state, argv, script)
     return (f"{job}\n" if "--parsable" in argv else f"Submitted batch job {job}\n"), "", 0
 

@@ -15,7 +15,7 @@ from tests.slurm.stubs import Stubs
 from gangline.backends.slurm.backend import SlurmBackend
 from gangline.domain.errors import NoCapacity, Rejected, SpecInvalid, Transient
 from gangline.domain.gang import GangSpec, Handle, Launch, Observation
-from gangline.domain.pool import SlurmPool
+from gangline.domain.pool import SlurmPool, WaitIn
 from gangline.domain.spec import SlurmOptions
 from gangline.rundir.files import write_text
 from gangline.rundir.home import Home
@@ -316,3 +316,19 @@ def test_a_cluster_that_does_not_answer_could_hold_anything(scene: Scene) -> Non
 def test_options_that_are_ours_are_refused(scene: Scene) -> None:
     with pytest.raises(SpecInvalid, match="job-name"):
         scene.backend.render(scene.gang(slurm=SlurmOptions(options={"job-name": "x"})))
+
+
+def test_a_run_waits_here_while_the_pool_wants_it(scene: Scene) -> None:
+    scene.backend = scene.new_backend(max_jobs=1)
+    scene.submit()
+    with pytest.raises(NoCapacity, match="has 1 job of Gangline in Slurm, and takes 1 at most"):
+        scene.submit(scene.prepared(run_id="llama-ft-9x9x"))
+    scene.stubs.change_job("1001", state="COMPLETED")
+    scene.submit(scene.prepared(run_id="llama-ft-9x9x"))
+    scene.backend = scene.new_backend(wait_in=WaitIn.GANGLINE)
+    later = f"sbatch: Job 9 to start at {int(time.time()) + 9000} using 2 processors on nodes n1 in partition main\n"
+    scene.stubs.answer("sbatch", match="--test-only", err=later, times=1)
+    with pytest.raises(NoCapacity, match="Slurm would start the run at"):
+        scene.submit(scene.prepared(run_id="llama-ft-8x8x"))
+    scene.submit(scene.prepared(run_id="llama-ft-8x8x"))
+    assert len(scene.stubs.jobs()) == 3

@@ -17,6 +17,7 @@ from typing import ClassVar, Protocol
 from gangline.agent import bundle
 from gangline.backends.slurm.capacity import decide_capacity, decide_cpus
 from gangline.backends.slurm.census import Census
+from gangline.backends.slurm.gate import Gate
 from gangline.backends.slurm.link import Link
 from gangline.backends.slurm.lookup import find_job
 from gangline.backends.slurm.options import check_options, merge_options
@@ -24,7 +25,7 @@ from gangline.backends.slurm.render import JobTerms, render_job, render_node
 from gangline.backends.slurm.submission import Unsure, parse_job_id, parse_refusal
 from gangline.backends.slurm.tokens import Token, home_identity, job_name, parse_token
 from gangline.backends.slurm.upload import upload_run
-from gangline.domain.errors import BackendError, Rejected, Transient
+from gangline.domain.errors import BackendError, NoCapacity, Rejected, Transient
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
 from gangline.domain.naming import check_variable
 from gangline.domain.pool import SlurmPool
@@ -91,6 +92,7 @@ class SlurmBackend:
         self._agent: str | None = None
         self._python: str | None = None
         self._census = Census(pool, link)
+        self._gate = Gate(pool, link, home=self._identity, wall=wall)
         self._probed_until = 0.0
 
     def capacity(self) -> PoolCapacity:
@@ -124,8 +126,7 @@ class SlurmBackend:
             Rejected, NoCapacity: Slurm refuses it, in its words.
             Transient, AuthFailed: Slurm could not be asked.
         """
-        script = next(text for name, text in launch.files.items() if name.endswith("/job.sh"))
-        ran = self._link.run(("sbatch", "--test-only"), stdin=script.encode(), timeout_s=_SBATCH_S)
+        ran = self._link.run(("sbatch", "--test-only"), stdin=_script_of(launch).encode(), timeout_s=_SBATCH_S)
         if ran.rc != 0:
             raise parse_refusal(ran)
         said = [line for line in (ran.err + ran.out).splitlines() if line.startswith("sbatch: Job ")]
@@ -136,7 +137,7 @@ class SlurmBackend:
 
         Raises:
             Rejected: Slurm refuses the job, or the work folder cannot be used.
-            NoCapacity: Slurm takes no more jobs now.
+            NoCapacity: Slurm takes no more jobs now, or the pool hands over no more.
             Transient, AuthFailed: nothing is known; the next call looks for the job first.
         """
         gang = launch.gang
@@ -151,6 +152,7 @@ class SlurmBackend:
             if found is not None:
                 return self._handle(gang, found, submitted=earlier["tried"])
             self._let_settle(earlier["tried"])
+        self._pass_gate(launch)
         self._probe()
         upload_run(self._home, self._link, gang.run_id, self._files(gang, launch))
         tried = self._wall()
@@ -231,6 +233,12 @@ class SlurmBackend:
             raise Rejected(f"The work folder {work} of the pool `{self.pool.name}` is full", why=why, fix=fix)
         self._probed_until = self._monotonic() + _PROBED_FOR_S
 
+    def _pass_gate(self, launch: Launch) -> None:
+        options = merge_options(self.pool.defaults, launch.gang.slurm)
+        why = self._gate.may_start(launch.gang, options, _script_of(launch))
+        if why is not None:
+            raise NoCapacity(why)
+
     def _run_sbatch(self, launch: Launch, note: Path) -> str:
         """The id of the new job; where it is certain that there is none, the note is taken back."""
         ran = self._link.run(launch.commands[0], timeout_s=_SBATCH_S)
@@ -291,3 +299,7 @@ class SlurmBackend:
         if self.pool.ssh is None:
             return shlex.join(words)
         return shlex.join(["ssh", *self.pool.ssh_options, self.pool.ssh, *words])
+
+
+def _script_of(launch: Launch) -> str:
+    return next(text for name, text in launch.files.items() if name.endswith("/job.sh"))
