@@ -26,6 +26,7 @@ _BATCH_BYTES = 4 << 20
 _MOST_READS = 1000
 _JOURNAL_BYTES = 512
 _SLACK_BYTES = 64
+_SETTLED_NS = 10_000_000_000
 
 Read = tuple[str, str, int, int]
 """Run, path, offset, most bytes."""
@@ -198,11 +199,15 @@ def _there(data: bytes | None, path: str) -> bytes:
 
 
 def _is_same(path: Path, state: FileState) -> bool:
+    """Without a look at the bytes: not where the copy was made so early that the source may have been replaced after
+    it within the same tick of its clock.
+    """
     try:
         found = path.lstat()
     except OSError:
         return False
-    return found.st_mtime_ns == state.mtime_ns and found.st_size == state.size
+    is_settled = found.st_ctime_ns - state.mtime_ns > _SETTLED_NS
+    return is_settled and found.st_mtime_ns == state.mtime_ns and found.st_size == state.size
 
 
 def _size(path: Path) -> int:

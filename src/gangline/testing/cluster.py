@@ -13,9 +13,10 @@ from typing import ClassVar
 from gangline.domain.gang import Capability, Handle, Launch, Liveness, Observation, PoolCapacity
 from gangline.ports import Clock
 from gangline.rundir.layout import RunDir
-from gangline.rundir.mirror import LocalSource, apply, pull
+from gangline.rundir.mirror import apply
 from gangline.testing.backend import FakeBackend
 from gangline.testing.clock import FakeClock
+from gangline.testing.link import pull_run
 
 __all__ = ["FakeCluster", "FakeElsewhere"]
 
@@ -44,7 +45,6 @@ class FakeElsewhere(FakeBackend):
         self._far = far
         self._near = home
         self._clock = clock or FakeClock()
-        self._marks: dict[str, dict[str, tuple[int, int, int]]] = {}
         self._mirrored: dict[str, float] = {}
 
     def far(self, run_id: str) -> RunDir:
@@ -77,7 +77,7 @@ class FakeElsewhere(FakeBackend):
 
     def _ferry_files(self, run_id: str) -> None:
         near, far = self._mirror(run_id), self.far(run_id)
-        self._marks[run_id] = pull(LocalSource(far.path), near.path, self._marks.get(run_id)).cursor
+        pull_run(far.path, near.path)
         for launch in far.launches():
             _copy_sign(launch.alive, near.launch(launch.number).alive)
         _push_control(near, far)

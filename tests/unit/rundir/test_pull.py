@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -59,6 +60,7 @@ def test_a_pull_copies_what_agents_and_ranks_write_and_no_secrets(source: Path, 
 
 def test_a_pull_goes_on_where_the_last_one_stopped(source: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
+    os.utime(source / "attempts/0/result.json", ns=(1, 1))
     assert pull_run(source, copy) == {}
     with (source / LOG).open("ab") as file:
         file.write(b"more\n")
@@ -74,6 +76,17 @@ def test_a_pull_goes_on_where_the_last_one_stopped(source: Path, tmp_path: Path)
     assert {path for _, path, offset, num_bytes in asked if num_bytes and offset >= 6} == {LOG}
     assert not [path for _, path, _, _ in asked if path.endswith("result.json")]
     assert (copy / LOG).read_bytes() == b"hello\nmore\n"
+
+
+def test_a_file_that_is_replaced_twice_in_a_moment_is_not_taken_for_the_same(source: Path, tmp_path: Path) -> None:
+    result, copy = source / "attempts/0/result.json", tmp_path / "copy"
+    assert pull_run(source, copy) == {}
+    status = result.stat()
+    (source / "attempts/0/new").write_bytes(b"[]")
+    (source / "attempts/0/new").replace(result)
+    os.utime(result, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert pull_run(source, copy) == {}
+    assert (copy / "attempts/0/result.json").read_bytes() == b"[]"
 
 
 def test_many_files_share_a_question_and_a_large_one_holds_up_none(tmp_path: Path) -> None:
