@@ -126,6 +126,12 @@ class Ferry:
             run = self._followed.get(run_id)
             return run.said if run else ""
 
+    def mirrored(self, run_id: str) -> float | None:
+        """When, by the clock here, the mirror last held all that had been written; None: not since this began."""
+        with self._lock:
+            run = self._followed.get(run_id)
+            return run.mirrored if run else None
+
     def _pull(self) -> None:
         while not self._ending.is_set():
             pause_s = self._guarded(self._round)
@@ -154,10 +160,13 @@ class Ferry:
             asked = {name: run.finishing for name, run in runs.items() if run.finishing and not run.finishing.is_done}
         if not runs:
             return self._pace.pull_s * 4
-        began = time.monotonic()
+        began, began_at = time.monotonic(), time.time()
         gone, took_s = self._look(runs)
         is_complete = self._copy(runs)
         now = time.monotonic()
+        for run in runs.values():
+            if run.is_complete:
+                run.mirrored = began_at
         for name, finishing in asked.items():
             self._conclude(name, runs[name], finishing, is_gone=name in gone, now=now)
         self._say(runs)

@@ -47,6 +47,13 @@ class Followed:
     said: str = ""
     """What was wrong at the end of the last round, for people; "" where nothing was."""
     finishing: Finishing | None = None
+    mirrored: float | None = None
+    """By the wall clock here: when a look began of which all was copied that can be."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that was told of is here, but for what cannot be copied as it is."""
+        return self.told_at is not None and not self.blocked and self.pending.keys() <= self.refused.keys()
 
     @property
     def problem(self) -> str:

@@ -25,6 +25,9 @@ class Clock:
     def monotonic(self) -> float:
         return self.now
 
+    def time(self) -> float:
+        return self.now + 5000.0
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
@@ -220,6 +223,38 @@ def test_the_end_is_not_said_while_the_connection_is_lost(ferry: Ferry, link: Co
     link.error = None
     ferry._round()
     assert ferry.finish("r")
+
+
+def test_how_fresh_a_mirror_is(ferry: Ferry, link: CountingLink, clock: Clock) -> None:
+    ferry.follow("r")
+    ferry._round()
+    assert ferry.mirrored("r") is None  # there is nothing yet
+    far(link, LOG)
+    ferry._round()
+    assert ferry.mirrored("r") == 6000.0
+    clock.now = 1010.0
+    ferry._round()
+    assert ferry.mirrored("r") == 6010.0
+    link.error = Transient("lost")
+    clock.now = 1020.0
+    with pytest.raises(Transient):
+        ferry._round()
+    assert ferry.mirrored("r") == 6010.0
+    assert ferry.mirrored("unknown") is None
+
+
+def test_a_mirror_that_takes_no_more_is_not_fresh(
+    ferry: Ferry, link: CountingLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far(link, LOG)
+    ferry.follow("r")
+
+    def full(*_args: object, **_named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("gangline.rundir.pull.apply", full)
+    ferry._round()
+    assert ferry.mirrored("r") is None
 
 
 def test_a_result_that_becomes_visible_late_is_waited_for(
