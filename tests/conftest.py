@@ -35,6 +35,7 @@ SERVICES: dict[str, tuple[Callable[[], bool], str]] = {
         lambda: Path(sys.executable).with_name("rg").is_file() or shutil.which("rg") is not None,
         "needs ripgrep: make setup",
     ),
+    "pyspy": (lambda: Path(sys.executable).with_name("py-spy").is_file(), "needs py-spy: make setup"),
     "git": (lambda: shutil.which("git") is not None, "needs git"),
     "slurm": (
         can_start,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -95,3 +97,61 @@ def test_stacks_of_what_does_not_exist(shared_home: Path) -> None:
     done = gangline("stacks", "no-such-run", home=shared_home)
     assert done.returncode == 66
     assert "no-such-run" in done.stderr
+
+
+_IN_C = """
+import ctypes, pathlib
+lib, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+def forward():
+    lib.pthread_mutex_lock(mutex)
+    print("ready", flush=True)
+    lib.pthread_mutex_lock(mutex)  # waits for itself, and holds the interpreter's lock
+forward()
+"""
+_HIDDEN = """
+import ctypes, time
+ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE: only who has CAP_SYS_PTRACE may look into it
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+def submit_one(folder: Path, home: Path, script: str, *through: str) -> str:
+    """One rank that is stuck, submitted by a command line that another program may start."""
+    folder.mkdir()
+    (folder / "train.py").write_text(script)
+    command = [*through, str(Path(sys.executable).with_name("gangline")), "submit", "--json", "train.py"]
+    env = {**os.environ, "GANGLINE_HOME": str(home)}
+    done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    run_id = str(json.loads(done.stdout)["id"])
+    log = RunDir(home / "runs" / run_id).attempt(0).log(0)
+    deadline = time.monotonic() + 60
+    while "ready" not in text(log):
+        assert time.monotonic() < deadline, gangline("show", run_id, home=home).stdout
+        time.sleep(0.02)
+    return run_id
+
+
+@pytest.mark.pyspy
+def test_native_frames_show_where_in_c_a_rank_is_stuck(shared_home: Path, tmp_path: Path) -> None:
+    run_id = submit_one(tmp_path / "project", shared_home, _IN_C)
+    done = gangline("stacks", run_id, "--native", "--json", home=shared_home)
+    process = json.loads(done.stdout)["ranks"][0]["processes"][0]
+    assert (process["how"], process["note"]) == ("py-spy", "")
+    functions = [frame["function"] for frame in process["threads"][-1]["frames"]]
+    assert any("lock" in function for function in functions[: functions.index("forward")]), functions
+    assert "train.py:7" in gangline("stacks", run_id, home=shared_home).stdout  # by the handler, in C, too
+    gangline("stop", run_id, "--grace", "0", home=shared_home)
+    gangline("wait", run_id, home=shared_home)
+
+
+@pytest.mark.pyspy
+@pytest.mark.root
+def test_where_py_spy_may_not_look_the_answer_says_so_and_has_python_frames(home: Path, tmp_path: Path) -> None:
+    run_id = submit_one(tmp_path / "project", home, _HIDDEN, "setpriv", "--bounding-set=-sys_ptrace")
+    done = gangline("stacks", run_id, "--native", home=home)
+    assert "train.py:5 in <module>" in done.stdout
+    assert "no native frames: the kernel does not let this user look into the process (ptrace)" in done.stdout
+    gangline("stop", run_id, "--grace", "0", home=home)
+    gangline("wait", run_id, home=home)

@@ -46,6 +46,8 @@ class RankRecord:
     total: int | None = None
     phase: str | None = None
     """Name of the `gangline.phase` that it was in."""
+    place: str | None = None
+    """Where it was when a failure ended the attempt: `waiting in all_reduce (train.py:41)`."""
     kernel_oom_kills: int = 0
     memory: Memory | None = None
     """Of its node, just after it had ended."""

@@ -12,11 +12,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from gangline.agent.lastlook import LOOK_AGAIN_S, LastLook
 from gangline.agent.localattempt import LocalAttempt
 from gangline.agent.loop import Loop
 from gangline.agent.processes import find_descendants, is_python, reap, send
 from gangline.agent.site import Journal
-from gangline.agent.teardown import NOTICES, SUCCESS, Teardown, TreeView, notice_targets
+from gangline.agent.teardown import FAILURE, NOTICES, SUCCESS, Teardown, TreeView, notice_targets
 from gangline.domain.spec import NoticeSignal, StopPolicy
 from gangline.rundir.files import write_json
 
@@ -70,6 +71,8 @@ class Clearing:
             leftover_s = self._policy.failure_grace_s
             attempt.stopping_since = time.monotonic()
             _note_log_ends(attempt)
+            if cause == FAILURE:
+                attempt.last_look = self._look_last(attempt)
             attempt.teardown = Teardown(cause=cause, deadline=deadline, leftover_grace_s=leftover_s)
         else:
             attempt.teardown.escalate(cause, deadline)
@@ -78,6 +81,9 @@ class Clearing:
     def look(self, attempt: LocalAttempt) -> None:
         """One look at what is left of an attempt that is being ended, and the signals that it calls for."""
         if attempt.teardown is None or attempt.cleared:
+            return
+        if attempt.last_look is not None and attempt.live_ranks and not attempt.last_look.is_over():
+            self._look_in(attempt, LOOK_AGAIN_S)
             return
         view = self._view(attempt)
         now = time.monotonic()
@@ -123,10 +129,15 @@ class Clearing:
 
     def _tick(self, attempt: LocalAttempt, now: float) -> None:
         """Look again, soon at first: exits of ranks are told, those of their children have to be looked for."""
+        self._look_in(attempt, min(_SLOWEST_TICK_S, max(_TICK_S, (now - attempt.stopping_since) / 10)))
+
+    def _look_in(self, attempt: LocalAttempt, pause_s: float) -> None:
         if attempt.tick is not None:
             attempt.tick.cancel()
-        pause_s = min(_SLOWEST_TICK_S, max(_TICK_S, (now - attempt.stopping_since) / 10))
         attempt.tick = self._loop.after(pause_s, lambda: self.look(attempt))
+
+    def _look_last(self, attempt: LocalAttempt) -> LastLook | None:
+        return LastLook(attempt.folder, attempt.live_ranks) if attempt.live_ranks else None
 
     def _clear(self, attempt: LocalAttempt, *, stuck: list[int]) -> None:
         attempt.cleared = True

@@ -61,6 +61,7 @@ class ExitReports:
             "error": error,
             "step": last.step,
             "phase": last.phase,
+            "place": attempt.last_look.place(local.rank) if attempt.last_look is not None else None,
         }
         self._journal.write("rank_exited", **facts)
         if gone.exit_code and error is None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gangline.agent.logkeeper import LogKeeper
 from gangline.agent.loop import Timer
 from gangline.agent.rendezvous import ReservedPort
 from gangline.agent.teardown import Teardown
 from gangline.rundir.layout import AttemptDir
+
+if TYPE_CHECKING:
+    from gangline.agent.lastlook import LastLook
 
 __all__ = ["LocalAttempt", "LocalRank"]
 
@@ -46,6 +49,8 @@ class LocalAttempt:
     oom_kills: int | None = None
     """How often the kernel had killed for memory before it began."""
     logs: LogKeeper | None = None
+    last_look: LastLook | None = None
+    """Where the ranks were when a failure ended the attempt."""
 
     @property
     def live_ranks(self) -> dict[int, int]:

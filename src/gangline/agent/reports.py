@@ -12,7 +12,7 @@ __all__ = ["note_cleared", "note_exited", "note_ready", "note_started"]
 
 _EXITED_KEYS = (
     *("pid", "started", "exit_code", "signal", "ended_by", "peak_rss_bytes", "error", "printed", "log_tail"),
-    *("step", "total", "phase"),
+    *("step", "total", "phase", "place"),
 )
 
 

@@ -349,4 +349,9 @@ def _render_rank(record: RankRecord) -> dict[str, Any]:
     error = record.error or {}
     said = ": ".join(str(error[key]) for key in ("type", "message") if error.get(key))
     line = said.splitlines()[0][:_SAID_CHARS] if said else None
-    return {**{name: getattr(record, name) for name in names}, "phase": record.phase, "error": line}
+    return {
+        **{name: getattr(record, name) for name in names},
+        "phase": record.phase,
+        "place": record.place,
+        "error": line,
+    }

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from gangline.agent.processes import Process
 
-__all__ = ["NOTICES", "Teardown", "TreeView", "notice_targets"]
+__all__ = ["FAILURE", "NOTICES", "SUCCESS", "Teardown", "TreeView", "notice_targets"]
 
 NOTICES = frozenset({"stop", "preemption", "time_limit"})
 FAILURE = "failure"

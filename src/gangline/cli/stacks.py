@@ -109,10 +109,8 @@ def _spans(numbers: Sequence[int]) -> str:
 
 def _render_main(rank: StacksRank) -> list[str]:
     main = _main(rank)
-    if main is not None:
-        return _frames(main["frames"])
-    notes = [visible(process["note"]) for process in rank["processes"] if process["note"]]
-    return [f"  {note}" for note in notes[:1]]
+    notes = [f"  {visible(process['note'])}" for process in rank["processes"][:1] if process["note"]]
+    return [*(_frames(main["frames"]) if main is not None else ()), *notes]
 
 
 def _render_rank(rank: StacksRank, terminal: Terminal) -> list[str]:

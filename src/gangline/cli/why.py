@@ -109,7 +109,7 @@ def _cut_log(failure: FailureView) -> list[str]:
 
 
 def _describe_others(attempt: AttemptView, failure: FailureView) -> str:
-    """`ranks 0-2 were ended by Gangline, at step 119; rank 3 had ended with exit code 0`."""
+    """`ranks 0-2 ended by Gangline, waiting in all_reduce (train.py:41), at step 119; rank 3 had ended with …`."""
     groups: dict[str, list[RankView]] = {}
     for rank in attempt["ranks"]:
         if rank["rank"] != failure["rank"]:
@@ -124,7 +124,7 @@ def _describe_end(rank: RankView) -> str:
     if rank["ended"] is None:
         return "did not end yet" if rank["pid"] else "never started"
     if rank["ended_by"] == "platform":
-        return "ended by Gangline"
+        return f"ended by Gangline{', ' if rank['place'] else ''}{visible(rank['place'] or '')}"
     if rank["exit_code"] == 0:
         return "had ended with exit code 0"
     return f"failed too: {visible(rank['error'] or describe_exit(rank['exit_code'], None, rank['signal']))}"

@@ -18,7 +18,7 @@ __all__ = ["MetricsFold", "apply_result", "fold_journal", "fold_metrics", "journ
 _INT64 = 1 << 63
 _RANK_KEYS = (
     *("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes"),
-    *("step", "phase", "error"),
+    *("step", "phase", "place", "error"),
 )
 _SAID = frozenset({"preflight", "straggler", "warning", "hang_suspected", "stacks", "hang"})
 """Kinds that carry their own sentence."""
@@ -272,7 +272,8 @@ def _fold_rank(ranks: dict[int, dict[str, Any]], node: int, record: Mapping[str,
         known |= {"pid": record.get("pid"), "started": _number(record.get("t"))}
     else:
         ended = {key: record.get(key) for key in ("exit_code", "signal", "ended_by", "peak_rss_bytes")}
-        said = {"step": _integer(record.get("step")), "phase": _text(record.get("phase")), "error": _said(record)}
+        words = {key: _text(record.get(key)) for key in ("phase", "place")}
+        said = {"step": _integer(record.get("step")), **words, "error": _said(record)}
         known |= {**ended, **said, "ended": _number(record.get("t"))}
     ranks[rank] = known
 

@@ -213,6 +213,7 @@ def _rank_view(raw: Mapping[str, Any]) -> RankView:
         peak_rss_bytes=raw.get("peak_rss_bytes"),
         step=raw.get("step"),
         phase=raw.get("phase"),
+        place=raw.get("place"),
         error=raw.get("error"),
     )
 

@@ -120,6 +120,8 @@ class RankView(TypedDict):
     step: int | None
     """The newest that it had reported when it ended."""
     phase: str | None
+    place: str | None
+    """Where it was when a failure ended the attempt: `waiting in all_reduce (train.py:41)`."""
     error: str | None
     """The exception that ended it, in one line."""
 

@@ -49,6 +49,8 @@ dist.barrier()
     assert (result["reason"], result["outcome"], result["next"]) == ("hang", "failed", "end")
     assert "Rank 3 has ended with 0; ranks 0-2 wait in barrier (train.py:13)" in result["message"]
     assert result["first_failure"]["rank"] == 3
+    places = {one["rank"]: one["place"] for one in result["ranks"]}
+    assert places == {**dict.fromkeys(range(3), "waiting in barrier (train.py:13)"), 3: None}
     assert result["restart_message"] == "no restart: --on-hang is fail"
     assert hang_of(gang)["culprit"] == 3
 

@@ -127,6 +127,7 @@ def test_why_is_told_while_the_others_are_still_being_ended(gang: Gang) -> None:
     assert result["message"] == told["message"]
     others = {one["rank"]: one for one in result["ranks"]}
     assert (others[0]["ended_by"], others[0]["step"], others[0]["error"]) == ("platform", 7, None)
+    assert others[0]["place"] == "in time.sleep (train.py:8)"
     assert others[1]["error"] == "ValueError: loss is not finite"
 
 

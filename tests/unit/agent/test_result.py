@@ -291,7 +291,7 @@ def test_the_result_has_every_documented_key(make_launch: Callable[..., LaunchSp
     }
     assert result["ranks"][0].keys() == {
         *("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes"),
-        *("step", "phase", "error"),
+        *("step", "phase", "place", "error"),
     }
 
 

@@ -74,6 +74,7 @@ def make_rank(rank: int, **changes: Any) -> dict[str, Any]:
         "peak_rss_bytes": None,
         "step": None,
         "phase": None,
+        "place": None,
         "error": None,
     }
     return {**made, **changes}

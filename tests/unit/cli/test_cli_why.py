@@ -51,8 +51,8 @@ first failure
   end of its log:
   │ step 119
   │ step 120
-  others  ranks 0-1 ended by Gangline, at steps 119 to 120; rank 3 failed too: RuntimeError:
-          Connection closed by peer
+  others  ranks 0-1 ended by Gangline, waiting in all_reduce (train.py:73), at steps 119 to 120;
+          rank 3 failed too: RuntimeError: Connection closed by peer
   then    no restart: --max-restarts is 0
 
 attempts
@@ -79,8 +79,8 @@ def make_run(make: Any, **changes: Any) -> dict[str, Any]:
     )
     ended = {"ended": make.now - 40, "ended_by": "platform", "signal": 15}
     ranks = [
-        make.rank(0, **ended, step=119),
-        make.rank(1, **ended, step=120),
+        make.rank(0, **ended, step=119, place="waiting in all_reduce (train.py:73)"),
+        make.rank(1, **ended, step=120, place="waiting in all_reduce (train.py:73)"),
         make.rank(2, exit_code=1, ended=make.now - 40, ended_by="self"),
         make.rank(
             3, exit_code=1, ended=make.now - 40, ended_by="self", error="RuntimeError: Connection closed by peer"

@@ -27,6 +27,9 @@ class Flight:
     state: str
     """`scheduled`, `started` or `completed`."""
 
+    def __str__(self) -> str:
+        return f"{self.name} number {self.number} of group {self.group}"
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -8,6 +8,7 @@ cannot do: stopped processes, programs without it, native frames.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +27,7 @@ from gangline.rundir.layout import AttemptDir
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["Taking", "find_pyspy", "handles_signal", "parse_caught"]
+__all__ = ["SourceLines", "Taking", "explain_spy", "find_pyspy", "handles_signal", "parse_caught"]
 
 _TICK_S = 0.01
 _PATIENCE_S = 1.0
@@ -35,6 +36,12 @@ _PYSPY_S = 5.0
 _MOST_PYSPY = 4
 """At once."""
 _MOST_CHILDREN = 8
+_NO_SPY = "py-spy is not installed in the environment of the ranks (`pip install py-spy`)"
+_NO_LOOK = (
+    "the kernel does not let this user look into the process (ptrace); containers need the capability SYS_PTRACE, "
+    "other machines `sysctl kernel.yama.ptrace_scope=0`"
+)
+_SPY_CHARS = 200
 _LONGEST_BYTES = 1 << 20
 _LARGEST_SOURCE_BYTES = 4 << 20
 
@@ -100,7 +107,7 @@ class Taking:
         self._on_done = on_done
         self._spies = 0
         self._deadline = time.monotonic() + float(order.get("patience_s", 5.0))
-        self._sources: dict[str, list[str]] = {}
+        self._sources = SourceLines()
         self._ranks = [_Rank(rank, pid, folder.stacks(rank)) for rank, pid in sorted(ranks.items())]
         for one in self._ranks:
             one.waiting = self._plan(one)
@@ -153,6 +160,8 @@ class Taking:
             dump.offset = _append(one.path, f"\n# {self._title} {whose}\n")
             dump.deadline = now + _PATIENCE_S
             dump.how = "faulthandler"
+            if self._native and not dump.note:
+                dump.note = f"no native frames: {_NO_LOOK if self._pyspy else _NO_SPY}"
             send([dump.pid], STACKS_SIGNAL)
         else:
             dump.note = _why_not(dump, spy=self._pyspy is not None)
@@ -194,7 +203,8 @@ class Taking:
             self._finish(one, dump)
         elif now > dump.deadline:
             dump.threads = parse_faulthandler(_read(one.path, dump.offset))
-            dump.note = f"it did not answer within {_PATIENCE_S:g} s ({_kernel_place(dump.pid)})"
+            more = f"; {dump.note}" if dump.note else ""
+            dump.note = f"it did not answer within {_PATIENCE_S:g} s ({_kernel_place(dump.pid)}){more}"
             self._finish(one, dump)
 
     def _step_spy(self, one: _Rank, dump: _Dump, now: float) -> None:
@@ -206,12 +216,12 @@ class Taking:
             _append(one.path, f"\n# {self._title} process {dump.pid}, py-spy\n{render_threads(dump.threads)}\n")
         elif dump.handler and dump.state not in {"stopped", "traced"}:
             dump.python = False  # what py-spy may not, the handler can
+            dump.note = f"no native frames: {dump.note or explain_spy(text)}"
             one.waiting.insert(0, dump)
             one.current = None
             return
         else:
-            dump.note = dump.note or f"py-spy: {' '.join(text.split())[:300] or 'it took too long'}"
-            dump.note += f" ({_kernel_place(dump.pid)})"
+            dump.note = f"{dump.note or explain_spy(text)} ({_kernel_place(dump.pid)})"
         self._finish(one, dump)
 
     def _end_spy(self, dump: _Dump) -> str:
@@ -246,13 +256,21 @@ class Taking:
                     "child": dump.child,
                     "how": dump.how if dump.threads else "",
                     "note": dump.note,
-                    "threads": [thread.to_dict() for thread in with_code(dump.threads, self._read_line)],
+                    "threads": [thread.to_dict() for thread in with_code(dump.threads, self._sources.line)],
                 }
                 for dump in one.done
             ],
         }
 
-    def _read_line(self, file: str, line: int) -> str:
+
+class SourceLines:
+    """Lines of the user's own files, each of which is read once."""
+
+    def __init__(self) -> None:
+        self._sources: dict[str, list[str]] = {}
+
+    def line(self, file: str, line: int) -> str:
+        """The text of a line; "" where it cannot be read."""
         if file not in self._sources:
             self._sources[file] = _read_source(file)
         lines = self._sources[file]
@@ -263,6 +281,15 @@ def find_pyspy(python: str) -> str | None:
     """py-spy of the ranks' environment, or on PATH."""
     beside = Path(python).parent / "py-spy"
     return str(beside) if os.access(beside, os.X_OK) else shutil.which("py-spy")
+
+
+def explain_spy(said: str) -> str:
+    """What py-spy says instead of a stack, in words that help. Pure."""
+    if not said.strip():
+        return f"py-spy took longer than {_PYSPY_S:g} s"
+    if re.search(r"(?i)permission|not permitted", said):
+        return _NO_LOOK
+    return f"py-spy: {' '.join(said.partition('Stack backtrace')[0].split())[:_SPY_CHARS]}"
 
 
 def handles_signal(pid: int) -> bool:
