@@ -105,6 +105,8 @@ class Hang:
     hint: str
     infrastructure: bool
     """What holds the gang up lies outside of its code: a stopped process, storage that does not answer."""
+    places: Mapping[int, str] = field(default_factory=dict)
+    """Where each rank was that runs: `waiting in all_reduce (train.py:41)`."""
     blocked: bool = False
     """That rank waits in the kernel, for storage or a device of its node."""
 

@@ -18,7 +18,7 @@ from gangline.rundir.layout import AttemptDir
 __all__ = ["LOOK_AGAIN_S", "LastLook"]
 
 LOOK_AGAIN_S = 0.002
-_PATIENCE_S = 0.03
+_PATIENCE_S = 0.1
 _MOST_BYTES = 1 << 18
 
 
@@ -65,8 +65,7 @@ class LastLook:
             return None
         place = decide_place(with_code(threads, SourceLines().line))
         flight, _ = read_flight(self._folder, rank)
-        recorded = f", {flight}" if flight is not None and flight.state != "completed" else ""
-        return f"{'waiting ' if place.waits else ''}{place}{recorded}"
+        return f"{place.told}, {flight}" if flight is not None and flight.state != "completed" else place.told
 
 
 def _append(path: Path, text: str) -> int:

@@ -141,7 +141,7 @@ def render_result(attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
         "start_mode": attempt.start_mode,
         "first_failure": None if failure is None else _render_failure(failure),
         "nodes_at_fault": _nodes_at_fault(attempt),
-        "ranks": [_render_rank(attempt.ranks[rank]) for rank in sorted(attempt.ranks)],
+        "ranks": [_render_rank(attempt.ranks[rank], attempt.ending) for rank in sorted(attempt.ranks)],
         "next": outcome.next,
         "next_delay_s": outcome.delay_s,
         "budget": outcome.budget.value if outcome.budget is not None else None,
@@ -344,7 +344,8 @@ def _render_failure(record: RankRecord) -> dict[str, Any]:
     }
 
 
-def _render_rank(record: RankRecord) -> dict[str, Any]:
+def _render_rank(record: RankRecord, ending: Ending | None) -> dict[str, Any]:
+    seen = ending.hang.places.get(record.rank) if ending is not None and ending.hang is not None else None
     names = ("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes", "step")
     error = record.error or {}
     said = ": ".join(str(error[key]) for key in ("type", "message") if error.get(key))
@@ -352,6 +353,6 @@ def _render_rank(record: RankRecord) -> dict[str, Any]:
     return {
         **{name: getattr(record, name) for name in names},
         "phase": record.phase,
-        "place": record.place,
+        "place": seen or record.place,
         "error": line,
     }

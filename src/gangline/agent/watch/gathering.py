@@ -72,6 +72,11 @@ class Answer:
         """How the rank's group reads: `is in time.sleep (data.py:17)`."""
         return next((group.verb for group in self.finding.groups if rank in group.ranks), "")
 
+    def places(self) -> dict[int, str]:
+        """Where each rank is that runs and gave a stack."""
+        groups = [group for group in self.finding.groups if group.state == "runs"]
+        return {rank: group.place.told for group in groups for rank in group.ranks}
+
     def stack_of(self, rank: int | None) -> str:
         """The main thread of a rank, as a traceback reads."""
         view = next((view for view in self.views if view.rank == rank), None)

@@ -52,6 +52,11 @@ class Place:
     waits: bool
     """For other ranks."""
 
+    @property
+    def told(self) -> str:
+        """`waiting in all_reduce (train.py:41)`."""
+        return f"waiting {self}" if self.waits else str(self)
+
     def __str__(self) -> str:
         if not self.what:
             return f"at {self.where}" if self.where else "at an unknown place"

@@ -209,6 +209,7 @@ class Watchdog:
             place=answer.place_of(finding.culprit),
             stack=answer.stack_of(finding.culprit),
             infrastructure=state in _INFRASTRUCTURE,
+            places=answer.places(),
             blocked=state == "blocked",
         )
         self._on_hang(hang)
