@@ -184,6 +184,7 @@ class Fault:
     needs: str = ""
     """`root`, `memory group` or ""."""
     hang_timeout_s: float = 600.0
+    """Where it is short, it is still longer than a start takes on a busy machine: PyTorch's store tries again in seconds."""
     on_disk: bool = False
     """The checkpoints lie on a file system of their own, of 40 MB."""
 
@@ -208,6 +209,13 @@ def _order(name: str) -> Callable[[Scene, int], None]:
 
 def _kill_agent(scene: Scene, rank: int) -> None:
     os.kill(scene.agent(rank // 2), signal.SIGKILL)
+
+
+def _freeze_node(scene: Scene, _rank: int) -> None:
+    """All of node 1 stops, as a machine that is suspended or out of memory: its agent, its ranks, its guardian."""
+    agent = psutil.Process(scene.agent(1))
+    for process in [agent, *agent.children(recursive=True)]:
+        process.suspend()
 
 
 def _kill_server(scene: Scene, _rank: int) -> None:
@@ -280,9 +288,10 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="exit code", strike=_order("exit"), reasons=USER),
     Fault(name="memory limit", strike=_order("limit"), reasons=MEMORY),
     Fault(name="memory group", strike=_memory_limit, reasons=MEMORY, needs="memory group"),
-    Fault(name="stopped", strike=_kill(signal.SIGSTOP), reasons=HANG, hang_timeout_s=3.0),
-    Fault(name="stuck", strike=_order("stuck"), reasons=HANG, hang_timeout_s=3.0),
+    Fault(name="stopped", strike=_kill(signal.SIGSTOP), reasons=HANG, hang_timeout_s=8.0),
+    Fault(name="stuck", strike=_order("stuck"), reasons=HANG, hang_timeout_s=8.0),
     Fault(name="agent killed", strike=_kill_agent, reasons=frozenset({"node_lost"}), blames=False),
+    Fault(name="node frozen", strike=_freeze_node, reasons=frozenset({"node_lost"}), blames=False),
     Fault(name="server killed", strike=_kill_server, reasons=frozenset()),
     Fault(name="slow storage", strike=_slow, reasons=frozenset(), hang_timeout_s=8.0),
     Fault(name="clock shift", strike=_shift_clock, reasons=frozenset()),

@@ -69,7 +69,7 @@ class ExitReports:
         extra = {
             "time": gone.time,
             "started": local.started,
-            "log_tail": log[-_TAIL_CHARS:],
+            "log_tail": log.rstrip()[-_TAIL_CHARS:],
             "printed": self._read_printed(attempt, local.rank, last) if failed and by == "platform" else None,
             "total": last.total,
             "oom_kills": _new_oom_kills(attempt),

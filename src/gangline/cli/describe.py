@@ -105,7 +105,9 @@ def describe_exit(exit_code: int | None, signal_name: str | None, signal: int | 
 
 def describe_failure(failure: FailureView, started: float | None) -> str:
     """`rank 2 (node 1, host gpu-7, pid 7): SIGKILL, 12s after the start, at step 120 of 200, in eval`."""
-    end = describe_exit(failure["exit_code"], failure["signal_name"], failure["signal"])
+    ended = failure["error_type"] and failure["signal_name"] in {"SIGTERM", "SIGKILL"}
+    # It had raised, and the platform was faster than its own end.
+    end = "raised" if ended else describe_exit(failure["exit_code"], failure["signal_name"], failure["signal"])
     after = f", {render_duration(failure['time'] - started)} after the start" if started is not None else ""
     host = f", host {visible(failure['host'])}" if failure["host"] else ""
     pid = f", pid {failure['pid']}" if failure["pid"] else ""

@@ -28,6 +28,11 @@ _FACT_LINES = 3
 _MOST_CAUSES = 2
 _PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """What PyTorch puts before each line of a traceback that it prints."""
+_IN_LIBRARY = re.compile(r"\[[^\]\s]+\.(?:cc|cpp|h|cu):\d+\] ")
+"""Where in its own code a library was: `[../third_party/gloo/gloo/transport/tcp/pair.cc:547] `."""
+_ERROR_CHARS = 70
+"""Of the exception of a rank that is not to blame."""
+_LEFT = "had ended with exit code 0"
 _MOST_GROUPS = 3
 _MOST_RANGES = 8
 
@@ -87,7 +92,7 @@ def _render_rank(failure: FailureView, attempt: AttemptView, terminal: Terminal)
 
 
 def _say(kind: str, message: str | None) -> str:
-    text = visible((message or "").strip())
+    text = _IN_LIBRARY.sub("", visible((message or "").strip()))
     return f"{visible(kind)}{': ' if text else ''}{text}"
 
 
@@ -114,7 +119,7 @@ def _describe_others(attempt: AttemptView, failure: FailureView) -> str:
     for rank in attempt["ranks"]:
         if rank["rank"] != failure["rank"]:
             groups.setdefault(_describe_end(rank), []).append(rank)
-    ordered = sorted(groups.items(), key=lambda group: -len(group[1]))
+    ordered = sorted(groups.items(), key=lambda group: (group[0] != _LEFT, -len(group[1])))
     parts = [f"{_name_ranks(ranks)} {how}{_describe_place(ranks)}" for how, ranks in ordered[:_MOST_GROUPS]]
     more = sum(len(ranks) for _, ranks in ordered[_MOST_GROUPS:])
     return "; ".join([*parts, *([f"{more} more in other ways"] if more else [])])
@@ -126,8 +131,9 @@ def _describe_end(rank: RankView) -> str:
     if rank["ended_by"] == "platform":
         return f"ended by Gangline{', ' if rank['place'] else ''}{visible(rank['place'] or '')}"
     if rank["exit_code"] == 0:
-        return "had ended with exit code 0"
-    return f"failed too: {visible(rank['error'] or describe_exit(rank['exit_code'], None, rank['signal']))}"
+        return _LEFT
+    said = _IN_LIBRARY.sub("", visible(rank["error"] or describe_exit(rank["exit_code"], None, rank["signal"])))
+    return f"failed too: {said if len(said) <= _ERROR_CHARS else f'{said[:_ERROR_CHARS].rstrip()}…'}"
 
 
 def _describe_place(ranks: Sequence[RankView]) -> str:

@@ -65,8 +65,12 @@ _FIRST_ESCAPE = re.compile(_ESCAPE)
 _AFTER = re.compile(
     r"""(?:_?\d{1,3})?\\{0,4}(?:["'][\])]?)?"""
     r"""(?:(?P<given>[\s\0\ufffd]{0,8}(?:[=:]{1,2}>?|->|(?:%22)?%3[AaDd](?:%22)?)\s{0,8})"""
+    r"""|(?P<cell>[ \t]{0,80}[|\u2502\u2503][ \t]{0,80})"""
     r"""|(?P<listed>\s{0,8},\s{0,80}(?=[bBuUrR]{0,2}\\{0,4}["']))|(?P<apart>(?:[\s\0\ufffd]|\\[nrt0]|\\x00){1,8}))"""
 )
+_NETRC = re.compile(r"(?:machine\s{1,8}\S{1,200}|default)(?:\s{1,8}(?:login|account)\s{1,8}\S{1,200}){0,3}\s{1,8}\Z")
+_NETRC_CHARS = 600
+_ESCAPED_SPACE = re.compile(r"\\{1,4}[nrt]")
 _HEADER = re.compile(r"""(?:(?i:bearer|basic|token|digest|negotiate) {1,4})?(?P<secret>[^"'\r\n\\]{4,4096})""")
 _HEADERS = frozenset({"authorization", "cookie"})
 """Their values may hold spaces."""
@@ -151,11 +155,19 @@ def _named(text: str, at: int, word: str) -> tuple[int, int] | None:
         return None
     name = _read_name(text, at, at + len(word))
     flag = name.startswith("-")
-    if after["apart"] is not None and (not flag or text[value[0]] == "-"):
+    if after["apart"] is not None and (not flag or text[value[0]] == "-") and not _is_of_netrc(text, at, name):
         return None
     if after["listed"] is not None and not flag and _VARIABLE.match(name) is None:
         return None
     return value if _is_telling(name, word) else None
+
+
+def _is_of_netrc(text: str, at: int, name: str) -> bool:
+    """`machine HOST login NAME password WORD`, in one line or over several."""
+    if name != "password":
+        return False
+    before = _ESCAPED_SPACE.sub(" ", text[max(0, at - _NETRC_CHARS) : at])
+    return _NETRC.search(before) is not None
 
 
 def _read_name(text: str, at: int, end: int) -> str:

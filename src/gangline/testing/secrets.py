@@ -58,6 +58,11 @@ WAYS_OF_NAMED: Mapping[str, Callable[[str], str]] = {
     "webhook": lambda secret: f"post https://hooks.slack.com/services/T0000/B0000/{secret}",
     "address": lambda secret: f"postgresql://ada:{secret}@db/x",
     "header": lambda secret: json.dumps({"text": f"x\nAuthorization: Bearer {secret}"}),
+    "netrc": lambda secret: f"machine db.example login ada password {secret}\nmachine other",
+    "netrc lines": lambda secret: f"machine db.example\n  login ada\n  password {secret}\n",
+    "netrc in json": lambda secret: json.dumps(f"default\nlogin ada\npassword {secret}\n"),
+    "table": lambda secret: f"| name | value |\n|---|---|\n| DB_PASSWORD | {secret} |\n",
+    "boxes": lambda secret: f"│ api_key     │ {secret}  │",
     "colour within": lambda secret: f"HF_TOKEN=\x1b[1m{secret[:3]}\x1b[0m{secret[3:]}",
 }
 """Removed for what stands before them."""

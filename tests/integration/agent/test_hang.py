@@ -220,3 +220,28 @@ dist.all_reduce(torch.ones(1))
     assert "the real reason" in result["message"]
     warned = [event["text"] for event in gang.events("warning")]
     assert any("Rank 1 raised and did not end" in text for text in warned), warned
+
+
+def test_a_hang_that_is_only_warned_of_is_told_again_and_ends_nothing(gang: Gang) -> None:
+    gang.script(
+        _GLOO
+        + """
+dist.all_reduce(torch.ones(1))
+gangline.progress(1)
+while rank == 1 and not os.path.exists("go"):
+    time.sleep(0.2)
+dist.all_reduce(torch.ones(1))
+gangline.progress(2)
+dist.barrier()
+os._exit(0)  # torch's own end may take seconds on a busy machine
+"""
+    )
+    gang.start(procs_per_node=2, **watch(1.2, "warn"))
+    gang.until(lambda: len(gang.events("hang")) >= 2)
+    assert not gang.attempt().result.exists()
+    first, second = gang.events("hang")[:2]
+    assert (first["action"], first["culprit"]) == ("warn", 1)
+    assert second["quiet_s"] > first["quiet_s"] + 1.0
+    (gang.run.code / "go").touch()
+    gang.wait()
+    assert gang.result()["outcome"] == "succeeded", gang.result()["message"]

@@ -185,3 +185,21 @@ def test_a_run_that_no_rank_has_failed_gets_the_hint_of_its_reason(make: Any) ->
     assert "what to do next\n  Change what is asked for" in text
     odd = make_run(make, reason="of a newer server", attempts=[], message="Odd.")
     assert "what to do next\n  gangline logs" in "\n".join(screen(odd, make))
+
+
+def test_who_left_early_is_said_first_and_libraries_do_not_name_their_own_files(make: Any) -> None:
+    run = make_run(make)
+    last = run["attempts"][-1]
+    gloo = "RuntimeError: [/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
+    last["ranks"][3]["error"] = (
+        f"{gloo}. This is typically caused by a remote worker hanging or bugs in the application"
+    )
+    last["ranks"][0] |= {"exit_code": 0, "signal": None, "ended_by": "self", "place": None}
+    last["first_failure"] |= {"exit_code": None, "signal": 15, "signal_name": "SIGTERM"}
+    lines = [line.strip() for line in screen(run, make)]
+    others = next(number for number, line in enumerate(lines) if line.startswith("others"))
+    said = " ".join(lines[others : others + 3])
+    assert said.startswith("others  rank 0 had ended with exit code 0, at step 119; ")
+    assert "RuntimeError: Read error: Connection reset by peer. This is typically" in said
+    assert "pair.cc" not in said
+    assert any("pid 4711): raised, 20s after the start" in line for line in lines)
