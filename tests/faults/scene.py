@@ -184,7 +184,7 @@ class Fault:
     needs: str = ""
     """`root`, `memory group` or ""."""
     hang_timeout_s: float = 600.0
-    """Where it is short, it is still longer than a start takes on a busy machine: PyTorch's store tries again in seconds."""
+    """Longer than a start takes on a busy machine, also where it is short: PyTorch's store tries again in seconds."""
     on_disk: bool = False
     """The checkpoints lie on a file system of their own, of 40 MB."""
 

@@ -68,7 +68,7 @@ def begin(fault: Fault, seed: int, home: Path, folder: Path, resources: ExitStac
             "max_backoff": 0.2,
         },
     )
-    client = connect()
+    client = resources.enter_context(connect())
     run_id = submit(asked, root=code, client=client)["id"]
     return Scene(client=client, run_id=run_id, home=home, folder=folder, chance=random.Random(seed))
 
@@ -105,4 +105,3 @@ def test_a_fault_is_told_and_survived(
     if fault.name == "clock shift":
         assert scene.clock_spread_s() > 3000.0, "the fault was not felt"
     scene.check_nothing_left()
-    scene.client.close()

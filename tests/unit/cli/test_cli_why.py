@@ -190,7 +190,7 @@ def test_a_run_that_no_rank_has_failed_gets_the_hint_of_its_reason(make: Any) ->
 def test_who_left_early_is_said_first_and_libraries_do_not_name_their_own_files(make: Any) -> None:
     run = make_run(make)
     last = run["attempts"][-1]
-    gloo = "RuntimeError: [/__w/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
+    gloo = "RuntimeError: [/__w/pytorch/gloo/transport/tcp/pair.cc:537] Read error: Connection reset by peer"
     last["ranks"][3]["error"] = (
         f"{gloo}. This is typically caused by a remote worker hanging or bugs in the application"
     )
