@@ -38,6 +38,8 @@ class Allocation:
     """When the machines are taken back, seconds since the epoch."""
     notice_s: float | None = None
     """How long before the end the scheduler says so, by SIGURG."""
+    tells: bool = False
+    """The scheduler is to see how the run ended: its leader ends with the run's own code."""
 
 
 def read_allocation(env: Mapping[str, str], *, exists: Callable[[Path], bool] = Path.exists) -> Allocation:
@@ -54,6 +56,7 @@ def read_allocation(env: Mapping[str, str], *, exists: Callable[[Path], bool] = 
         device_kind=("amd" if is_amd else "nvidia") if devices else "",
         end=_number(env.get("GANGLINE_JOB_END")),
         notice_s=_number(env.get("GANGLINE_NOTICE_S")),
+        tells=env.get("GANGLINE_TELL") == "run",
     )
 
 

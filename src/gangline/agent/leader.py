@@ -28,7 +28,7 @@ from gangline.agent.members import Member, Members
 from gangline.agent.node import Node
 from gangline.agent.preflight import Preflight
 from gangline.agent.reports import note_cleared, note_exited, note_ready, note_started
-from gangline.agent.site import EXIT_STORAGE, NEAR_THE_END, Site, machine_id
+from gangline.agent.site import EXIT_GOES_ON, EXIT_STORAGE, NEAR_THE_END, Site, machine_id
 from gangline.domain.errors import Transient
 from gangline.domain.phase import Reason
 
@@ -377,10 +377,16 @@ class Leader:
         keys = {key: value for key, value in result.items() if key not in {"version", "ranks"}}
         self._write_event("attempt_ended", **keys)
         if outcome.next != "restart":
-            self._leave(0)
+            self._leave(self._exit_code(outcome))
             return
         self._concluding().pay(outcome)
         self._pause = self._loop.after(outcome.delay_s, self._begin_attempt)
+
+    def _exit_code(self, outcome: Outcome) -> int:
+        """Of this agent: 0, unless whoever started it is to see how the run fared."""
+        if not self._site.lease.tells:
+            return 0
+        return outcome.exit_code if outcome.next == "end" else EXIT_GOES_ON
 
     def _leave(self, exit_code: int) -> None:
         self._step = Step.OVER

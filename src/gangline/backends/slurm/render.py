@@ -72,7 +72,7 @@ def render_job(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> str:
             f"launch={shlex.quote(terms.launch_dir())}",
             'echo "$SLURM_JOB_ID" 2>/dev/null >"$launch/job.id"',
             *_end_of_time(gang),
-            f"export GANGLINE_NOTICE_S={_notice_s(gang)}",
+            f"export GANGLINE_NOTICE_S={_notice_s(gang)} GANGLINE_TELL=run",
             f"look={shlex.quote(_LOOK)}",
             _TO_THE_END,
             f'srun {_srun_options(gang)} /bin/bash -c "$look" gangline "$launch" </dev/null',
