@@ -15,7 +15,17 @@ from gangline.domain.errors import SpecInvalid
 from gangline.domain.naming import check_variable
 from gangline.domain.spec import SlurmOptions
 
-__all__ = ["LOCAL", "PoolState", "PoolStatus", "SlurmPool", "WaitIn", "check_pool", "check_pool_name"]
+__all__ = [
+    "LOCAL",
+    "JobStanding",
+    "PoolJob",
+    "PoolState",
+    "PoolStatus",
+    "SlurmPool",
+    "WaitIn",
+    "check_pool",
+    "check_pool_name",
+]
 
 LOCAL = "local"
 """The pool that is always there: the server's own machine."""
@@ -67,6 +77,50 @@ class PoolState:
     """What a person has to type so that it can be reached again."""
     since: float | None = None
     """When that began; None: not known."""
+
+
+class JobStanding(str, Enum):
+    """How a job that an engine holds for us stands to our runs."""
+
+    FOLLOWED = "followed"
+    ORPHAN = "orphan"
+    """No run counts on it."""
+    IDLE = "idle"
+    """It holds machines, and nothing of ours lives there."""
+    STUCK = "stuck"
+    """Its ranks do nothing."""
+    NEVER = "never"
+    """It waits, and can never start."""
+    MISSING = "missing"
+    """A run counts on it, and the engine does not list it."""
+    OTHERS = "others"
+    """It belongs to another server."""
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolJob:
+    """One job of Gangline's in an engine that has a queue of its own."""
+
+    job: str
+    state: str
+    """In the engine's words; "" where it does not list it."""
+    run_id: str
+    launch: int
+    since: float | None = None
+    """When it started, or was submitted if it waits; by the engine's clock."""
+    nodes: int | None = None
+    standing: JobStanding
+    text: str = ""
+    """Why it stands so, for people."""
+    fix: str = ""
+
+    @property
+    def is_zombie(self) -> bool:
+        """Whether ending it loses nothing."""
+        return self.standing in {JobStanding.ORPHAN, JobStanding.IDLE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

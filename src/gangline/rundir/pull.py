@@ -199,8 +199,10 @@ def _there(data: bytes | None, path: str) -> bytes:
 
 
 def _is_same(path: Path, state: FileState) -> bool:
-    """Without a look at the bytes: not where the copy was made so early that the source may have been replaced after
-    it within the same tick of its clock.
+    """Without a look at the bytes.
+
+    Not where the copy was made so early that the source may have been replaced after it within the same tick of its
+    clock.
     """
     try:
         found = path.lstat()

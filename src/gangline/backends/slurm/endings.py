@@ -50,7 +50,7 @@ class Ending:
 def describe_ending(
     job: str, record: JobRecord | None, *, mark: ExitMark | None, log: str, has_log: bool, by: str = ""
 ) -> Ending:
-    """The best that can be said.
+    """The best that can be said of a launch whose leader has said nothing.
 
     Args:
         record: what Slurm says of the end; None: it knows the job no longer.

@@ -18,7 +18,6 @@ from gangline.backends.slurm.states import Standing
 from gangline.backends.slurm.tokens import Token, job_name, parse_token
 from gangline.backends.slurm.waits import explain_wait
 from gangline.domain.gang import Liveness, Observation
-from gangline.domain.phase import Reason
 
 __all__ = [
     "Answers",
@@ -352,15 +351,15 @@ def _gone(claim: Claim, memory: Memory, record: JobRecord | None, footprint: Foo
         who = next((one.by for one in (witness, *reversed(lives)) if one.by), "")
         by = (f"user {who}" if who.isdigit() else who) or "somebody"
     ending = describe_ending(claim.job, witness, mark=footprint.mark, log=claim.log, has_log=footprint.has_log, by=by)
-    return Observation(
-        liveness=Liveness.GONE,
-        detail=ending.detail,
-        cancelled=ending.cancelled,
-        preempted=ending.preempted,
-        reason=_settled(ending.reason, footprint),
-    )
-
-
-def _settled(reason: Reason | None, footprint: Footprint) -> Reason | None:
-    """What the leader has said of the end has the last word."""
-    return None if footprint.last_word in {"end", "relaunch"} else reason
+    if footprint.last_word not in {"end", "relaunch"}:
+        return Observation(
+            liveness=Liveness.GONE,
+            detail=ending.detail,
+            cancelled=ending.cancelled,
+            preempted=ending.preempted,
+            reason=ending.reason,
+        )
+    # The leader has said how it ended, and the job's exit code is the run's: it has no meaning of our own.
+    said = f" ({witness.state.name})" if witness is not None else ""
+    detail = ending.detail if ending.cancelled else f"Slurm job {claim.job} has ended{said}"
+    return Observation(liveness=Liveness.GONE, detail=detail, cancelled=ending.cancelled)

@@ -130,6 +130,14 @@ def test_what_the_leader_said_of_the_end_has_the_last_word():
     assert Case().poll(job("TIMEOUT"), Footprint(last_word="end")).reason is None
 
 
+@pytest.mark.parametrize("word", ["end", "relaunch"])
+def test_the_exit_code_of_a_run_is_not_taken_for_one_of_ours(word):
+    seen = Case().poll(job("FAILED", exit_code=67, signal=0), Footprint(last_word=word))
+    assert (seen.detail, seen.reason) == ("Slurm job 7 has ended (FAILED)", None)
+    seen = Case().poll(job("PREEMPTED"), Footprint(last_word=word))
+    assert not seen.preempted
+
+
 # S6
 
 
