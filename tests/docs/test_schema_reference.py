@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import gangline.wire.compared
+import gangline.wire.removed
 import gangline.wire.views
 from gangline.domain.spec import RunSpec
 from gangline.wire.schema import Key, Kind, keys, sections
@@ -71,7 +72,7 @@ def default(key: Key) -> str:
 
 
 def render_json() -> str:
-    files = (gangline.wire.views.__file__, gangline.wire.compared.__file__)
+    files = (gangline.wire.views.__file__, gangline.wire.compared.__file__, gangline.wire.removed.__file__)
     tree = ast.parse("\n".join(Path(file).read_text(encoding="utf-8") for file in files))
     lines: list[str] = []
     for view in (node for node in tree.body if isinstance(node, ast.ClassDef)):

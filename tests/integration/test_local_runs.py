@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gangline.client import Client, connect, submit
-from gangline.domain.spec import Environment, Resources, RestartPolicy, RunSpec
+from gangline.domain.errors import Conflict, NotFound
+from gangline.domain.spec import CheckpointPolicy, Environment, Resources, RestartPolicy, RunSpec
 from gangline.rundir.home import Home
 
 pytestmark = pytest.mark.integration
@@ -108,3 +109,27 @@ def test_an_interpreter_that_vanishes_while_the_run_waits_is_named(client, tmp_p
     over = client.wait(run, timeout_s=DEADLINE_S)
     assert (over["phase"], over["reason"]) == ("failed", "environment_mismatch")
     assert f"the interpreter {venv}/python is not there any more" in over["message"]
+
+
+def test_a_run_that_is_over_is_removed_and_its_kept_checkpoint_starts_another(client, shared_server, tmp_path):
+    script = (
+        "import gangline\n"
+        "found = gangline.latest_checkpoint()\n"
+        "print('from', found.step if found else None)\n"
+        "with gangline.checkpoint(7) as folder:\n"
+        "    (folder / 'model').write_bytes(b'x' * 5000)\n"
+    )
+    one = {"resources": Resources(procs_per_node=1)}
+    run = start(client, tmp_path / "project", script, **one)
+    with pytest.raises(Conflict, match="stop"):
+        client.remove(run)
+    assert client.wait(run, timeout_s=DEADLINE_S)["phase"] == "succeeded"
+    removed = client.remove(run, keep_checkpoints=True, patience_s=DEADLINE_S)
+    assert removed["left"] == []
+    assert not Home(shared_server).run(run).path.exists()
+    with pytest.raises(NotFound):
+        client.run(run)
+    policy = CheckpointPolicy(start_from=str(next(Path(removed["kept"]).glob("step-*"))))
+    again = start(client, tmp_path / "project", script, checkpoint=policy, **one)
+    assert client.wait(again, timeout_s=DEADLINE_S)["phase"] == "succeeded"
+    assert b"from 7" in b"".join(client.raw_log(again, 0))

@@ -22,6 +22,7 @@ from gangline.client.http import httpx
 from gangline.domain.errors import NotFound, StillEnding
 from gangline.domain.phase import TERMINAL, Phase
 from gangline.wire.compared import CompareView, RanksView
+from gangline.wire.removed import FreedView, RemovedView, RunSizeView
 from gangline.wire.views import (
     CheckpointView,
     ClearedView,
@@ -45,7 +46,7 @@ API = "/api/v1"
 _WAIT_SLACK_S = 10.0
 """How much longer than a long poll the client waits for its answer."""
 _ENDING_S = 0.2
-"""How often a run that is still ending is asked to resume."""
+"""How often a run that is still ending is asked again."""
 _LONGEST_POLL_S = 60.0
 _MOST_TRIES = 4
 _FOLLOW_READ_S = 30.0
@@ -221,15 +222,33 @@ class Client:
             StillEnding: it did not end in that time.
             Conflict: the run is not over and nobody has asked it to stop, or it has succeeded.
         """
-        deadline = time.monotonic() + patience_s
         body = {"checkpoint": checkpoint, "changes": dict(changes or {})}
-        while True:
-            try:
-                return cast("RunSummary", self._send("POST", f"{_of(run)}/resume", body=body, retry=False).json())
-            except StillEnding:  # noqa: PERF203 - a request a turn, and a pause
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(_ENDING_S)
+        path = f"{_of(run)}/resume"
+        answer = _patiently(lambda: self._send("POST", path, body=body, retry=False), patience_s)
+        return cast("RunSummary", answer.json())
+
+    def measure(self, run: str) -> RunSizeView:
+        """What removing a run would remove."""
+        return cast("RunSizeView", self._get(f"{_of(run)}/size"))
+
+    def remove(self, run_id: str, *, keep_checkpoints: bool = False, patience_s: float = math.inf) -> RemovedView:
+        """Remove a run that is over, with its folder.
+
+        Args:
+            run_id: its whole id.
+            keep_checkpoints: move those in its folder to another one, which the answer names.
+            patience_s: how long to wait for a run that is still ending.
+        Raises:
+            StillEnding: it did not end in that time.
+            Conflict: it is not over and nobody has asked it to stop, or another run starts from its checkpoints.
+        """
+        path, query = _of(run_id), {"keep_checkpoints": keep_checkpoints}
+        answer = _patiently(lambda: self._send("DELETE", path, query=query, timeout=_UPLOAD, retry=False), patience_s)
+        return cast("RemovedView", answer.json())
+
+    def free_objects(self) -> FreedView:
+        """Remove contents of code that no run uses any more."""
+        return cast("FreedView", self._send("POST", "/objects/free", timeout=_UPLOAD).json())
 
     def compare(self, runs: Sequence[str], *, code: bool = False) -> CompareView:
         """What differs between two or more runs.
@@ -528,6 +547,18 @@ class Client:
 
 
 _UPLOAD = httpx.Timeout(10.0, read=120.0, write=120.0)
+
+
+def _patiently(send: Callable[[], httpx.Response], patience_s: float) -> httpx.Response:
+    """Send again and again while the run is still ending."""
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return send()
+        except StillEnding:  # noqa: PERF203 - a request a turn, and a pause
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_ENDING_S)
 
 
 def _split_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
@@ -20,6 +21,7 @@ from gangline.control.health import NodeBook, node_views
 from gangline.control.launching import dry_launch
 from gangline.control.lookup import find_run
 from gangline.control.queueing import live_gangs
+from gangline.control.removal import Removal
 from gangline.control.reporting import Reporter, ReportFile
 from gangline.control.requests import ask_stop
 from gangline.control.specs import Specs
@@ -46,6 +48,7 @@ from gangline.store.full import says_full
 from gangline.store.rows import Move, RunRow
 from gangline.store.store import Store
 from gangline.wire.compared import CompareView, RanksView
+from gangline.wire.removed import FreedView, RemovedView, RunSizeView
 from gangline.wire.views import (
     CheckpointView,
     ClearedView,
@@ -101,6 +104,9 @@ class Commands:
         )
         self._comparer = Comparer(store=store, home=home, detail=self.detail)
         self._again = Again(store=store, home=home, specs=self._specs, admission=self._admission, clock=clock)
+        self._removal = Removal(store=store, home=home, backends=backends, specs=self._specs, clock=clock)
+        self._reopening = Lock()
+        """A run is not removed while it is opened again: its folder would be gone for a moment."""
 
     # submit
 
@@ -322,20 +328,37 @@ class Commands:
             StillEnding: it was asked to stop, or still holds machines.
             Conflict: the run is not over, or has succeeded.
         """
-        run = self._store.run(run_id)
-        holds = run.handle is not None or run.placement is not None  # without a handle: it was not noted yet
-        if run.phase is Phase.STOPPING or (run.phase in TERMINAL and holds):
-            raise StillEnding(f"Run `{run_id}` is still ending", fix="Try again once `gangline wait` has returned.")
-        if run.phase not in {Phase.FAILED, Phase.STOPPED}:
-            fix = "Submit it again to train anew." if run.phase is Phase.SUCCEEDED else "Stop it first."
-            stands = "has succeeded" if run.phase is Phase.SUCCEEDED else f"is {run.phase}"
-            raise Conflict(f"Run `{run_id}` {stands}", why="Only what failed or was stopped is resumed", fix=fix)
-        move = self._again.reopen(run, request, by=by, changes=_reopened(run))
-        moved = self._store.move(run, move, at=self._clock.now())
+        with self._reopening:
+            run = self._store.run(run_id)
+            holds = run.handle is not None or run.placement is not None  # without a handle: it was not noted yet
+            if run.phase is Phase.STOPPING or (run.phase in TERMINAL and holds):
+                raise StillEnding(f"Run `{run_id}` is still ending", fix="Try again once `gangline wait` has returned.")
+            if run.phase not in {Phase.FAILED, Phase.STOPPED}:
+                fix = "Submit it again to train anew." if run.phase is Phase.SUCCEEDED else "Stop it first."
+                stands = "has succeeded" if run.phase is Phase.SUCCEEDED else f"is {run.phase}"
+                raise Conflict(f"Run `{run_id}` {stands}", why="Only what failed or was stopped is resumed", fix=fix)
+            move = self._again.reopen(run, request, by=by, changes=_reopened(run))
+            moved = self._store.move(run, move, at=self._clock.now())
         if moved is None:
             raise Conflict(f"Run `{run_id}` was changed by somebody else just now", fix="Look at it, and try again.")
         self._poke()
         return self._summary(moved)
+
+    # remove
+
+    def measure(self, run_id: str) -> RunSizeView:
+        """What removing a run would remove."""
+        run = self._store.run(run_id)
+        return self._removal.measure(run, self._again.saved_by(run))
+
+    def remove(self, run_id: str, *, keep_checkpoints: bool) -> RemovedView:
+        """Remove an ended run, and its folder; see `Removal.remove`."""
+        with self._reopening:
+            return self._removal.remove(self._store.run(run_id), keep_checkpoints=keep_checkpoints)
+
+    def free(self) -> FreedView:
+        """Remove contents of code that no run uses any more; see `Removal.free`."""
+        return self._removal.free()
 
     def _summary(self, run: RunRow) -> RunSummary:
         return self._summaries([run])[0]

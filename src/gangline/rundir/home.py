@@ -83,6 +83,11 @@ class Home:
         return self.path / "pools.known.json"
 
     @property
+    def kept(self) -> Path:
+        """Checkpoints of runs that were removed, by run."""
+        return self.path / "kept"
+
+    @property
     def runs(self) -> Path:
         return self.path / "runs"
 

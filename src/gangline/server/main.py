@@ -19,6 +19,7 @@ from logging.handlers import RotatingFileHandler
 
 from gangline.control.commands import Commands
 from gangline.control.reconcile import Reconciler
+from gangline.control.removal import finish_removals
 from gangline.domain.errors import GanglineError
 from gangline.domain.version import VERSION
 from gangline.rundir.home import Home
@@ -123,6 +124,7 @@ def serve(settings: Settings) -> None:
             health=settings.health,
         )
         loop.start(reconciler)
+        threading.Thread(target=finish_removals, args=(home,), name="removals", daemon=True).start()
         stack.callback(_close_loop, loop)
         listener.run([socket_])
     _log.info("server ended; gangs go on")

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +22,7 @@ from gangline.snapshot.manifest import Manifest, is_digest
 __all__ = ["CHUNK_BYTES", "EMPTY_DIGEST", "ObjectStore", "read_chunks"]
 
 CHUNK_BYTES = 1 << 20
+_RENEWED_S = 600.0
 EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()
 
 
@@ -50,8 +52,8 @@ class ObjectStore:
         return size > 0 or digest == EMPTY_DIGEST
 
     def missing(self, digests: Iterable[str]) -> list[str]:
-        """Those that are not here, each once, in the order given."""
-        return [digest for digest in dict.fromkeys(digests) if not self.has(digest)]
+        """Those that are not here, each once, in the order given; those that are count as used from now on."""
+        return [digest for digest in dict.fromkeys(digests) if not self._renew(digest)]
 
     def put_file(self, digest: str, path: Path) -> bool:
         """Store the content of a file; see `put_bytes`."""
@@ -107,6 +109,27 @@ class ObjectStore:
         except FileNotFoundError:
             raise NotFound(f"There is no snapshot {digest[:12]}", fix="Submit again.") from None
         return Manifest.from_dict(json.loads(raw))
+
+    def object_files(self) -> Iterator[tuple[Path, str]]:
+        """Every content with its digest; leftovers of interrupted uploads bear none ("")."""
+        for folder in sorted(self._objects.iterdir()):
+            for path in folder.iterdir():
+                digest = folder.name + path.name
+                yield path, digest if is_digest(digest) else ""
+
+    def snapshot_files(self) -> list[Path]:
+        """Every manifest; the stem of its name is its digest."""
+        return sorted(path for path in self._snapshots.glob("*.json") if is_digest(path.stem))
+
+    def _renew(self, digest: str) -> bool:
+        """Whether a content is here; its time is set, at most once in a while, so that `sweep` spares it."""
+        try:
+            found = self._path(digest).stat()
+            if time.time() - found.st_mtime > _RENEWED_S:
+                os.utime(self._path(digest))
+        except FileNotFoundError:
+            return False
+        return found.st_size > 0 or digest == EMPTY_DIGEST
 
     def _path(self, digest: str) -> Path:
         _check(digest)

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Table, and_, bindparam, insert, select, update
+from sqlalchemy import Connection, RowMapping, Table, and_, bindparam, delete, insert, select, update
 
 from gangline.store.chart import CHUNK_POINTS, cell_of
 from gangline.store.metrics import pack_points, unpack_points
 from gangline.store.rows import Points, clean_text
 from gangline.store.schema import chunks, rollups, series
 
-__all__ = ["append_points"]
+__all__ = ["append_points", "remove_series"]
 
 _MAX_NAME_CHARS = 200
 _CHUNK_KEY = ("series_id", "chunk")
@@ -172,6 +172,14 @@ def _chunk_row(tail: _Tail, start: int, chunk: int) -> dict[str, Any]:
         "max": high,
         "mean": mean,
     }
+
+
+def remove_series(conn: Connection, run_id: str) -> None:
+    """Forget every metric of a run."""
+    ids = select(series.c.id).where(series.c.run_id == run_id)
+    for table in (rollups, chunks):
+        conn.execute(delete(table).where(table.c.series_id.in_(ids)))
+    conn.execute(delete(series).where(series.c.run_id == run_id))
 
 
 def _insert(conn: Connection, table: Table, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Table, func, insert, select, update
+from sqlalchemy import Connection, Table, delete, func, insert, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from gangline.store.rows import AttemptRow, CheckpointRow, EventRow, NewEvent, clean_text
@@ -27,6 +27,7 @@ __all__ = [
     "put_attempts",
     "put_checkpoints",
     "read_cursors",
+    "remove_history",
 ]
 
 _IDS_A_QUERY = 500
@@ -134,6 +135,12 @@ def move_cursors(conn: Connection, run_id: str, moves: Mapping[str, tuple[int, i
         else:
             conn.execute(update(cursors).where(*where).values(offset=new))
     return True
+
+
+def remove_history(conn: Connection, run_id: str) -> None:
+    """Forget all of it."""
+    for table in (events, attempts, checkpoints, cursors):
+        conn.execute(delete(table).where(table.c.run_id == run_id))
 
 
 def _without_flood(conn: Connection, run_id: str, new: Sequence[NewEvent]) -> list[NewEvent]:

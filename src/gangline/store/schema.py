@@ -170,7 +170,7 @@ node_marks = Table(
     metadata,
     Column("pool", String(200), primary_key=True),
     Column("host", String(255), primary_key=True),
-    _run_id(),
+    Column("run_id", String(64), primary_key=True),  # which may have been removed: the machine is the same
     Column("attempt", Integer, primary_key=True),
     Column("kind", String(32), primary_key=True),
     Column("time", Double, nullable=False),

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Row, Select, and_, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gangline.domain.errors import NotFound
@@ -224,6 +224,12 @@ class Store:
         """Of every run."""
         return set(self._ids(select(runs.c.id)))
 
+    def snapshots(self) -> dict[str, str]:
+        """The snapshot of every run that has one, by run."""
+        with self._database.reading() as conn:
+            query = select(runs.c.id, runs.c.snapshot).where(runs.c.snapshot.is_not(None))
+            return {run_id: digest for run_id, digest in conn.execute(query)}  # noqa: C416 - rows are no pairs
+
     def recent_ids(self, limit: int = 200) -> list[str]:
         """The newest runs."""
         return self._ids(select(runs.c.id).order_by(runs.c.created.desc(), runs.c.id).limit(limit))
@@ -319,6 +325,22 @@ class Store:
             history.add_events(conn, run_id, batch.events)
             marks.add_marks(conn, batch.marks)
             _update_progress(conn, run_id, batch)
+        return True
+
+    def remove_run(self, run: RunRow) -> bool:
+        """Forget an ended run and all that belongs to it; what it says against machines stays.
+
+        False: it is not over, holds machines, or somebody has moved it; nothing was removed.
+        """
+        if run.phase not in TERMINAL or run.handle is not None or run.placement is not None:
+            return False
+        with self._database.writing() as conn:
+            where = (runs.c.id == run.id, runs.c.version == run.version, runs.c.handle.is_(None))
+            if conn.execute(select(runs.c.id).where(*where)).first() is None:
+                return False
+            appending.remove_series(conn, run.id)
+            history.remove_history(conn, run.id)
+            conn.execute(delete(runs).where(runs.c.id == run.id))
         return True
 
     # what belongs to a pool

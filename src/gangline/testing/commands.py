@@ -12,6 +12,7 @@ from gangline.domain.gang import Launch
 from gangline.domain.spec import RunSpec
 from gangline.testing.builders import make_gang
 from gangline.wire.compared import CompareView, RanksView
+from gangline.wire.removed import FreedView, RemovedView, RunSizeView
 from gangline.wire.spec import spec_to_mapping
 from gangline.wire.views import (
     CheckpointView,
@@ -217,6 +218,24 @@ class FakeCommands:
     def clear_node(self, host: str, *, pool: str | None, by: str) -> ClearedView:
         self.calls.append(("clear_node", host, pool, by))
         return {"host": host, "pools": [pool or "local"]}
+
+    def measure(self, run_id: str) -> RunSizeView:
+        self.calls.append(("measure", run_id))
+        return {
+            "id": self.runs[run_id]["id"], "size_bytes": 2048, "checkpoints_bytes": 1024, "num_checkpoints": 1,
+            "checkpoint_path": None,
+        }  # fmt: skip
+
+    def remove(self, run_id: str, *, keep_checkpoints: bool) -> RemovedView:
+        self.calls.append(("remove", run_id, keep_checkpoints))
+        if run_id not in self.runs:
+            raise NotFound(f"There is no run `{run_id}`")
+        del self.runs[run_id]
+        return {"id": run_id, "freed_bytes": 2048, "kept": None, "left": []}
+
+    def free(self) -> FreedView:
+        self.calls.append(("free",))
+        return {"num_objects": 3, "num_snapshots": 1, "freed_bytes": 100}
 
     def counts(self) -> tuple[int, int]:
         """Runs that are live, and runs that wait."""

@@ -247,6 +247,21 @@ class FakeClient:
         self.calls.append(("stop", (run, grace_s)))
         return {**self.run(run), "phase": "stopping"}
 
+    def measure(self, run: str) -> dict[str, Any]:
+        sizes = {"size_bytes": 3 * 10**9, "checkpoints_bytes": 10**9, "num_checkpoints": 2}
+        return {"id": self.run(run)["id"], **sizes, "checkpoint_path": None}
+
+    def remove(self, run_id: str, *, keep_checkpoints: bool, patience_s: float) -> dict[str, Any]:
+        assert patience_s > 0
+        self.calls.append(("remove", (run_id, keep_checkpoints)))
+        del self.runs[run_id]
+        kept = f"/home/ada/.gangline/kept/{run_id}" if keep_checkpoints else None
+        return {"id": run_id, "freed_bytes": 3 * 10**9, "kept": kept, "left": []}
+
+    def free_objects(self) -> dict[str, int]:
+        self.calls.append(("free_objects", None))
+        return {"num_objects": 7, "num_snapshots": 1, "freed_bytes": 5_000_000}
+
     def resume(self, run: str, *, checkpoint: str | None = None, changes: Any = None) -> dict[str, Any]:
         self.calls.append(("resume", (run, checkpoint, changes or {})))
         return {**self.run(run), "phase": "queued"}

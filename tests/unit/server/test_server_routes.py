@@ -203,3 +203,16 @@ def test_nodes_are_listed_and_cleared(api):
     told = [call for call in api.commands.calls if "node" in call[0]]
     assert [call[:3] for call in told] == [("nodes", "local"), ("clear_node", "h1", "a"), ("clear_node", "h2", None)]
     assert api.http.post(f"{V1}/pools/nodes/clear", json={"node": "h", "extra": 1}).status_code == 422
+
+
+def test_a_run_is_removed_by_its_whole_id_alone(api):
+    api.commands.runs["train-2abc"] = make_summary(id="train-2abc", phase="failed")
+    assert api.http.get(f"{V1}/runs/train-2/size").json()["id"] == "train-2abc"
+    assert api.http.delete(f"{V1}/runs/train-2").status_code == 404
+    assert api.http.delete(f"{V1}/runs/train-2abc", params={"keep_checkpoints": True}).json()["id"] == "train-2abc"
+    assert ("remove", "train-2abc", True) in api.commands.calls
+    assert api.http.delete(f"{V1}/runs/train-2abc").status_code == 404
+
+
+def test_unused_code_is_freed_when_asked(api):
+    assert api.http.post(f"{V1}/objects/free").json()["num_objects"] == 3

@@ -134,7 +134,6 @@ def upgrade() -> None:
         sa.Column("kind", sa.String(length=32), nullable=False),
         sa.Column("time", sa.Double(), nullable=False),
         sa.Column("detail", sa.Text(), nullable=False),
-        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_node_marks_run_id_runs")),
         sa.PrimaryKeyConstraint("pool", "host", "run_id", "attempt", "kind", name=op.f("pk_node_marks")),
     )
     op.create_index(op.f("ix_node_marks_time"), "node_marks", ["time"], unique=False)
