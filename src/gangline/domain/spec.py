@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from gangline.domain.described import described as _f
+from gangline.domain.named import named
 
 __all__ = [
     "CheckpointPolicy",
@@ -117,6 +118,7 @@ class OnHang(_Text):
     FAIL = "fail"
 
 
+@named
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resources:
     """What one run holds while it runs."""
@@ -147,6 +149,7 @@ class Resources:
     memory_bytes: int | None = _f(None, "Memory reserved on each node, e.g. 16GB.", "--memory", unit="bytes")
 
 
+@named
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
     """The interpreter and the variables that ranks see."""
@@ -166,6 +169,7 @@ class Environment:
     unbuffered: bool = _f(True, "Python writes its output at once.", "--unbuffered/--buffered")
 
 
+@named
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmOptions:
     """What a run asks of Slurm beyond its resources; on other backends these count for nothing."""
@@ -191,6 +195,7 @@ class SlurmOptions:
     )
 
 
+@named
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointPolicy:
     """Where checkpoints live and which of them are kept."""
@@ -214,6 +219,7 @@ class CheckpointPolicy:
     )
 
 
+@named
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
     """Separate budgets for the separate kinds of failure, and the pause before a restart.
@@ -237,6 +243,7 @@ class RestartPolicy:
     max_backoff_s: float = _f(60.0, "Longest pause before a restart.", "--restart-max-backoff", unit="seconds")
 
 
+@named
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopPolicy:
     """Limits in time, and how much warning ranks get."""
@@ -282,6 +289,7 @@ class StopPolicy:
         return min(_LONGEST_NOTICE_S, self.time_limit_s / 10)
 
 
+@named
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreflightPolicy:
     """What is looked at before the ranks of an attempt start.
@@ -310,6 +318,7 @@ class PreflightPolicy:
     timeout_s: float = _f(120.0, "How long the checks may take.", "--preflight-timeout", unit="seconds")
 
 
+@named
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPolicy:
     """How much of what the ranks print is kept."""
@@ -323,6 +332,7 @@ class LogPolicy:
     )
 
 
+@named
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchPolicy:
     """When a gang without progress counts as hung, what follows, and what is told of ranks that hold the others up.
@@ -350,6 +360,7 @@ class WatchPolicy:
     )
 
 
+@named
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRef:
     """The exact source tree of a run, by content."""
@@ -360,6 +371,7 @@ class SnapshotRef:
     """Folder inside the tree in which the run was submitted and in which the ranks start; POSIX, relative."""
 
 
+@named
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
     """One training run, complete. `entry` and `entry_kind` say what runs; `args` are passed to it byte for byte."""
