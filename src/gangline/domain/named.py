@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from gangline.domain.errors import SpecInvalid, nearest
 __all__ = ["named"]
 
 _T = TypeVar("_T")
+_LIKE_ENOUGH = 0.6
 
 
 def named(cls: type[_T]) -> type[_T]:
@@ -35,13 +37,20 @@ def _explain(cls: type[Any], given: dict[str, Any]) -> None:
     fields = {field.name: field for field in dataclasses.fields(cls)}
     unknown = next((name for name in given if name not in fields), None)
     if unknown is not None:
-        homes = [f"{part}={made.__name__}({unknown}=…)" for part, made in _parts(cls) if unknown in _names(made)]
-        fix = f"Write {' or '.join(homes)}." if homes else nearest(unknown, fields)
-        raise SpecInvalid(f"{cls.__name__} takes no `{unknown}`", fix=fix)
+        raise SpecInvalid(f"{cls.__name__} takes no `{unknown}`", fix=_nearest(cls, unknown, fields))
     nothing = dataclasses.MISSING
     for name, field in fields.items():
         if name not in given and field.default is nothing and field.default_factory is nothing:
             raise SpecInvalid(f"{cls.__name__} needs `{name}`", fix=f"Write {cls.__name__}({name}=…).")
+
+
+def _nearest(cls: type[Any], unknown: str, own: Iterable[str]) -> str:
+    """A field of the class, or of one of its parts, whichever is nearer to what was written."""
+    homes = {name: f"{part}={made.__name__}({name}=…)" for part, made in _parts(cls) for name in _names(made)}
+    close = get_close_matches(unknown, [*own, *homes], n=1, cutoff=_LIKE_ENOUGH)
+    if not close or close[0] in own:
+        return nearest(unknown, own)
+    return f"Write {homes[close[0]]}." if close[0] == unknown else f"Did you mean {homes[close[0]]}?"
 
 
 def _parts(cls: type[Any]) -> Iterator[tuple[str, type[Any]]]:

@@ -20,7 +20,7 @@ def make_spec(**overrides: Any) -> RunSpec:  # noqa: ANN401 - as many types as f
         overrides: fields of `RunSpec`, or of the objects inside it by their bare names, such as
             `make_spec(nodes=2, max_restarts=1)`.
     Raises:
-        TypeError: there is no such field.
+        SpecInvalid: there is no such field.
     """
     spec = RunSpec(entry="train.py")
     for group in _GROUPS:

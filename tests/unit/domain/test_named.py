@@ -20,6 +20,10 @@ PARTS = [getattr(spec, name) for name in spec.__all__ if hasattr(getattr(spec, n
             lambda: RunSpec(entry="train.py", nodes=2),
             r"RunSpec takes no `nodes`\. Write resources=Resources\(nodes=…\)",
         ),
+        (
+            lambda: RunSpec(entry="a.py", nodez=2),
+            r"RunSpec takes no `nodez`\. Did you mean resources=Resources\(nodes=…\)",
+        ),
         (lambda: RunSpec(entry="train.py", xyzzy=2), r"RunSpec takes no `xyzzy`\. Valid: .*checkpoint.*"),
         (lambda: replace(CheckpointPolicy(), keep_lst=2), r"CheckpointPolicy takes no `keep_lst`.*`keep_last`"),
         (SnapshotRef, r"SnapshotRef needs `digest`"),

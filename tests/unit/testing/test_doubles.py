@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from gangline.domain.errors import NoCapacity, Rejected, Transient
+from gangline.domain.errors import NoCapacity, Rejected, SpecInvalid, Transient
 from gangline.domain.gang import Liveness, Observation
 from gangline.domain.spec import StartMode
 from gangline.ports import Backend, Clock
@@ -91,7 +91,7 @@ def test_specs_are_built_by_bare_names() -> None:
     spec = make_spec(nodes=2, max_restarts=1, start=StartMode.EXEC, grace_s=1.0, name="x", path="/ckpt")
     assert (spec.resources.nodes, spec.restarts.max_restarts, spec.name) == (2, 1, "x")
     assert (spec.environment.start, spec.stop.grace_s, spec.checkpoint.path) == (StartMode.EXEC, 1.0, "/ckpt")
-    with pytest.raises(TypeError):
+    with pytest.raises(SpecInvalid, match="nodes"):
         make_spec(nodez=2)
 
 
