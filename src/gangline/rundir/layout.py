@@ -16,6 +16,7 @@
     <run>/launches/000/node-000.log          the agent's own stdout and stderr
     <run>/launches/000/leader.json           address of the leader, written by rename once it listens
     <run>/launches/000/leader.alive          touched by the leader while it lives; what it holds is room for a result
+    <run>/launches/000/job.exit              left by a batch script at its end: EXIT_CODE RESTART TIME, by rename
     <run>/attempts/0/gang.json               members of the attempt
     <run>/attempts/0/notice.json             a stop or preemption notice, for `gangline.should_stop()`
     <run>/attempts/0/stop_calls/rank-00003.json  where a rank was when it saw the notice
@@ -43,8 +44,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["AttemptDir", "LaunchDir", "RunDir"]
+__all__ = ["EXIT_MARK", "AttemptDir", "LaunchDir", "RunDir"]
 
+EXIT_MARK = "job.exit"
 _ATTEMPT = re.compile(r"\d+")
 
 
@@ -160,6 +162,10 @@ class LaunchDir:
     @property
     def alive(self) -> Path:
         return self.path / "leader.alive"
+
+    @property
+    def exit_mark(self) -> Path:
+        return self.path / EXIT_MARK
 
     def lock(self, node: int) -> Path:
         return self.path / f"node-{node:03d}.lock"

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from gangline.domain.errors import Conflict, InvalidRequest
 from gangline.rundir.confined import open_parent, open_regular
 from gangline.rundir.files import is_temporary
+from gangline.rundir.layout import EXIT_MARK
 from gangline.rundir.punch import punch
 
 __all__ = [
@@ -88,7 +89,8 @@ def is_mirrored(path: str) -> bool:
     parts = path.split("/")
     if is_temporary(parts[-1]):
         return False
-    return parts[0] in _MIRRORED_FOLDERS or (parts[0] == "launches" and path.endswith(".log"))
+    of_launch = parts[0] == "launches" and (path.endswith(".log") or parts[-1] == EXIT_MARK)
+    return parts[0] in _MIRRORED_FOLDERS or of_launch
 
 
 def grows(path: str) -> bool:

@@ -9,10 +9,8 @@ from gangline.backends.slurm.truth import Footprint
 from gangline.rundir.files import Unreadable, read_json, write_json
 from gangline.rundir.layout import LaunchDir, RunDir
 
-__all__ = ["CANCEL_NOTE", "EXIT_MARK", "has_mark", "note_cancel", "read_footprint"]
+__all__ = ["CANCEL_NOTE", "has_mark", "note_cancel", "read_footprint"]
 
-EXIT_MARK = "job.exit"
-"""Left by the batch script at its end: `EXIT_CODE RESTART TIME` in one line, by rename."""
 CANCEL_NOTE = "cancel.json"
 """Written here before Slurm is asked to end a job: what Slurm then says of it was our own doing."""
 _JOB_LOG = "job.log"
@@ -31,7 +29,7 @@ def note_cancel(launch: LaunchDir, now: float) -> None:
 
 def has_mark(launch: LaunchDir) -> bool:
     """Whether the batch script says that it has ended; cheap."""
-    return (launch.path / EXIT_MARK).exists()
+    return launch.exit_mark.exists()
 
 
 def read_footprint(run: RunDir, number: int) -> Footprint:
@@ -48,7 +46,7 @@ def read_footprint(run: RunDir, number: int) -> Footprint:
 
 def _read_mark(launch: LaunchDir) -> ExitMark | None:
     try:
-        with (launch.path / EXIT_MARK).open("rb") as file:
+        with launch.exit_mark.open("rb") as file:
             words = file.read(_LONGEST_MARK_BYTES).split()
         return ExitMark(exit_code=int(words[0]), restart=int(words[1]), time=float(words[2]))
     except (OSError, ValueError, IndexError):

@@ -16,8 +16,6 @@ __all__ = ["Unreadable", "parse_json_jobs"]
 class Unreadable(Transient):
     """The command has answered, but in a form that is not known."""
 
-    code = "slurm_unreadable"
-
 
 _JSON_NAMES: Mapping[str, Sequence[str]] = {
     "reason": ("state_reason", "state.reason"),

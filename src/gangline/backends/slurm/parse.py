@@ -1,7 +1,7 @@
 """What Slurm's commands are asked, and what their answers say. Pure.
 
 Text with fixed columns, or a separator that no name holds, is asked for rather than JSON: `squeue --json` ignores its
-filters up to 22.05 and weighs ten times as much, `sacct --json` of 22.05 says 0 of a job that ended with 7. JSON is
+filters up to 22.05 and weighs five times as much, `sacct --json` of 22.05 says 0 of a job that ended with 7. JSON is
 read where text makes no sense any more (`Form`). An answer that is empty, cut off or an error is never the end of
 anything: it raises, or says that a job is not listed, which is something else.
 
@@ -46,8 +46,6 @@ __all__ = [
 
 class NoAccounting(Transient):
     """The cluster keeps no accounts, or not for us."""
-
-    code = "slurm_no_accounting"
 
 
 class Form(Enum):

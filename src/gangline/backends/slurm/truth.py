@@ -293,8 +293,8 @@ def _waiting(claim: Claim, memory: Memory, record: JobRecord, wall: float) -> Ob
     job, meaning = claim.job, record.state.meaning
     wait = explain_wait(record.reason)
     text = f"Slurm job {job} waits: {wait.word} ({wait.text})"
-    if meaning.words and not record.reason:
-        text = f"Slurm job {job} waits: {record.state.name} ({meaning.words})"
+    if not record.reason:
+        text = f"Slurm job {job} waits: {meaning.words or wait.text}"
     if record.start is not None and not wait.never:
         text += f"; Slurm expects it to start at {render_clock(record.start, now=wall)}"
     if wait.never:

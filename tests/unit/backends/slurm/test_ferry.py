@@ -90,6 +90,13 @@ def test_what_grows_there_grows_here(ferry: Ferry, link: CountingLink, home: Hom
     assert link.reads == reads
 
 
+def test_the_end_mark_of_a_batch_script_comes_over(ferry: Ferry, link: CountingLink, home: Home) -> None:
+    far(link, "launches/001/job.exit", b"7 0 1700000000\n")
+    ferry.follow("r")
+    ferry._round()
+    assert home.run("r").launch(1).exit_mark.read_bytes() == b"7 0 1700000000\n"
+
+
 def test_many_runs_cost_one_question_and_few_reads(ferry: Ferry, link: CountingLink, home: Home) -> None:
     for number in range(100):
         far(link, LOG, b"x", run=f"r{number}")
