@@ -12,7 +12,7 @@ from gangline.agent.launchspec import LaunchSpec, Shape
 from gangline.domain.spec import Strategy
 from gangline.rundir.layout import RunDir
 
-__all__ = ["AttemptTerms", "render_rank_environment", "scrub"]
+__all__ = ["AttemptTerms", "render_rank_environment", "render_run_environment", "scrub"]
 
 _LEAKING_PREFIXES = (
     "SLURM_",
@@ -100,7 +100,8 @@ def render_rank_environment(
     env = {**_without_devices(scrub(base), launch), **_recorder(launch, terms, run_dir), **launch.env}
     env.update(_place(terms.shape, rank))
     env.update(_rendezvous(launch, terms, rank, run_dir=run_dir))
-    env.update(_gangline(launch, terms, rank, run_dir=run_dir))
+    env.update(render_run_environment(launch, terms, run_dir=run_dir))
+    env["GANGLINE_NODE"] = str(terms.shape.node_of(rank))
     env.update(_devices(launch, terms.shape.node_of(rank)))
     env.update(_strategy(launch, terms, rank))
     env.setdefault("OMP_NUM_THREADS", str(_threads(launch, node_cpus)))
@@ -151,7 +152,8 @@ def _rendezvous(launch: LaunchSpec, terms: AttemptTerms, rank: int, *, run_dir: 
     }
 
 
-def _gangline(launch: LaunchSpec, terms: AttemptTerms, rank: int, *, run_dir: str) -> dict[str, str]:
+def render_run_environment(launch: LaunchSpec, terms: AttemptTerms, *, run_dir: str) -> dict[str, str]:
+    """What every process of an attempt knows of its run."""
     return {
         "GANGLINE_RUN_ID": launch.run_id,
         "GANGLINE_RUN_NAME": launch.run_name,
@@ -162,7 +164,6 @@ def _gangline(launch: LaunchSpec, terms: AttemptTerms, rank: int, *, run_dir: st
         "GANGLINE_CHECKPOINT_DIR": launch.checkpoint.path or "",
         "GANGLINE_KEEP_LAST": str(launch.checkpoint.keep_last),
         "GANGLINE_BRANCH_ATTEMPT": str(launch.branch_attempt),
-        "GANGLINE_NODE": str(terms.shape.node_of(rank)),
     }
 
 

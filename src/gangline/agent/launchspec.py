@@ -116,6 +116,8 @@ class LaunchSpec:
     """First attempt that began at `checkpoint.start_from`: what older ones saved lies on another branch."""
     pdb_rank: int | None = None
     """Rank that a person debugs; the gang is kept for it."""
+    batch: Mapping[str, str] | None = None
+    """An existing batch script that the one rank runs: `script`, and what it has said: `name chdir output error`."""
 
     answers: str = ""
     """Folder in which agents keep what interpreters have answered; "": nowhere."""
@@ -211,6 +213,7 @@ _PLAIN = (
     "answers",
     "branch_attempt",
     "pdb_rank",
+    "batch",
 )
 
 

@@ -69,7 +69,9 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
     advertised = os.environ.get("GANGLINE_ADDRESS") or None
     agents_here = spec.nodes if advertised is not None and is_loopback(advertised) else 1
     given = read_allocation(os.environ)
-    spec = adopt_allocation(replace(spec, python=find_program(spec.python, os.environ)), node, given)
+    spec = replace(spec, python=find_program(spec.python, os.environ))
+    if spec.batch is None:  # a script's devices are its own business
+        spec = adopt_allocation(spec, node, given)
     site = Site(
         launch=spec,
         run=run,

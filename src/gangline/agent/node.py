@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gangline import __version__
@@ -117,6 +118,12 @@ class Node:
     def warn(self, text: str, **keys: int) -> None:
         """Record something that people should know and that stops nothing."""
         self.journal.write("warning", text=text, **keys)
+
+    def pass_on(self, number: int) -> None:
+        """Give a signal to the ranks, as if it had been sent to them."""
+        for pid in self.live_ranks.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def reap_orphans(self) -> None:
         """Wait for dead children that ranks have left to this agent, so that they do not pile up while it runs."""

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["Agent"]
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, NEAR_THE_END)
+_FOR_SCRIPTS = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+"""What batch scripts ask for ahead of their end (`--signal=B:USR1@120`), and handle."""
 _REAP_S = 2.0
 _WATCH_AFTER_S = 0.2
 _ASK_AFTER_S = 2.0
@@ -66,6 +68,9 @@ class Agent:
         for number in _SIGNALS:
             said = {"say": "signalled", "signal": number.name}
             self._loop.on_signal(number, partial(leader.hear, 0, said))
+        if site.launch.batch is not None:
+            for number in _FOR_SCRIPTS:
+                self._loop.on_signal(number, partial(node.pass_on, number))
         leader.begin(node)
         return leader
 

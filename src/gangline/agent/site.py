@@ -45,6 +45,12 @@ class Site:
 
     def environment_of(self, rank: int, terms: AttemptTerms) -> dict[str, str]:
         """The whole environment of one rank of this node."""
+        if self.launch.batch is not None:
+            from gangline.agent.batchscript import render_batch_environment  # noqa: PLC0415 - few runs are one
+
+            return render_batch_environment(
+                self.launch, terms, base=os.environ, run_dir=str(self.run.path), workdir=self.workdir
+            )
         cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return render_rank_environment(
             self.launch,

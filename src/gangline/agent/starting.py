@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gangline.agent.addresses import probe_address
+from gangline.agent.batchscript import find_script_fault, link_logs, render_batch_argv, script_folder
 from gangline.agent.choose import ReasonedStarter
 from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms
@@ -47,6 +48,9 @@ class RankStarting:
         missing = "" if launch.entry_kind is EntryKind.COMMAND else find_missing_interpreter(launch.python)
         if missing:
             return {"reason": Reason.ENVIRONMENT_MISMATCH.value, "text": missing}
+        fault = "" if launch.batch is None else find_script_fault(launch.batch, workdir)
+        if fault:
+            return {"reason": Reason.USER_ERROR.value, "text": fault}
         if launch.entry_kind is EntryKind.NOTEBOOK:
             try:
                 self._entry = write_notebook_script(workdir, launch.entry)
@@ -91,18 +95,23 @@ class RankStarting:
 
     def _render_rank(self, rank: int, terms: AttemptTerms) -> RankStart:
         launch, folder = self._site.launch, self._site.run.attempt(terms.attempt)
+        entry, args, cwd, env = self._entry, launch.args, self._site.workdir, self._site.environment_of(rank, terms)
+        if launch.batch is not None:
+            entry, *words = render_batch_argv(launch.batch, args, cwd)
+            args, cwd = tuple(words), script_folder(launch.batch, cwd)
+            link_logs(launch, env, self._site.workdir, folder.log(rank))
         return RankStart(
             rank=rank,
             local_rank=rank % launch.procs_per_node,
-            env=self._site.environment_of(rank, terms),
-            cwd=str(self._site.workdir),
+            env=env,
+            cwd=str(cwd),
             log_path=str(folder.log(rank)),
             error_path=str(folder.error(rank)),
             stacks_path=str(folder.stacks(rank)),
             pdb_path=_pdb_path(launch, folder, rank),
             entry_kind="script" if launch.entry_kind is EntryKind.NOTEBOOK else launch.entry_kind.value,
-            entry=self._entry,
-            args=launch.args,
+            entry=entry,
+            args=args,
             python=launch.python,
         )
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gangline.client.batchscript import adopt_batch_script
 from gangline.client.client import Client
 from gangline.client.connection import connect
 from gangline.client.entry import check_entry, relative_entry
@@ -113,6 +114,7 @@ def prepare(
     typed_in = (cwd or Path.cwd()).absolute()
     cwd, root = _place(cwd, root)
     workdir = _workdir(cwd, root)
+    spec = adopt_batch_script(spec, cwd=cwd, root=root)
     spec = _with_checkpoints(relative_entry(spec, cwd=cwd, root=root), typed_in)
     python = find_python(spec.environment.python, cwd=typed_in, root=root, environ=environ)
     home = Home.from_env(environ).path

@@ -94,6 +94,7 @@ def render_launch(spec: RunSpec, terms: LaunchTerms) -> dict[str, Any]:
         "control_offset": terms.control_offset,
         "branch_attempt": terms.branch_attempt,
         "pdb_rank": spec.pdb_rank,
+        "batch": None if spec.slurm.script is None else _batch(spec),
         "delay_s": terms.delay_s,
         "answers": terms.answers,
     }
@@ -102,6 +103,13 @@ def render_launch(spec: RunSpec, terms: LaunchTerms) -> dict[str, Any]:
 def render_launch_text(spec: RunSpec, terms: LaunchTerms) -> str:
     """The file itself: ASCII, so that values with bytes that are no UTF-8 survive it."""
     return json.dumps(render_launch(spec, terms), indent=1) + "\n"
+
+
+def _batch(spec: RunSpec) -> dict[str, str]:
+    """The batch script that is run as it is, and what of its own options concerns how."""
+    named = spec.slurm.directives
+    told = {"job-name": "name", "chdir": "chdir", "output": "output", "error": "error"}
+    return {"script": spec.slurm.script or "", **{told[name]: named[name] for name in told if name in named}}
 
 
 def _plain(part: Any) -> dict[str, Any]:  # noqa: ANN401 - any dataclass of the spec

@@ -193,6 +193,9 @@ class SlurmOptions:
     script: str | None = _f(
         None, "Existing batch script, taken as it is with its #SBATCH lines, in place of an entry.", "--sbatch"
     )
+    directives: Mapping[str, str] = _f(
+        None, "Options of sbatch that the script names; filled in at submit.", factory=dict
+    )
 
 
 @named

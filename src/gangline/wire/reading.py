@@ -133,7 +133,7 @@ def _read_section(raw: object, path: Path, origin: Origin) -> dict[str, Any]:
 
 def _read_key(path: Path, written: str, value: object, origin: Origin) -> Any:
     place = origin.place((*path[:-1], written))
-    if origin.by_hand and path[0] in _filled_in():
+    if origin.by_hand and not {path, path[:1]}.isdisjoint(_filled_in()):
         raise SpecInvalid(f"{place} is filled in at submit", fix="Remove it from the file.")
     if path in sections():
         if isinstance(value, sections()[path][0]):  # `Resources(nodes=2)`, in Python
@@ -203,8 +203,11 @@ def _spell(key: Key, written: str, path: Path) -> str:
 
 
 @cache
-def _filled_in() -> frozenset[str]:
-    return frozenset(key.path[0] for key in keys().values() if key.filled_in)
+def _filled_in() -> frozenset[Path]:
+    """Keys, and sections all of whose keys are."""
+    filled = {key.path for key in keys().values() if key.filled_in}
+    others = {key.path[:1] for key in keys().values() if not key.filled_in}
+    return frozenset(filled | ({path[:1] for path in filled} - others))
 
 
 @cache

@@ -90,7 +90,7 @@ _POSITIVE = frozenset(
 _SIGNED = frozenset({"priority"})
 _RESUMABLE_SECTIONS = frozenset({"resources", "restarts", "stop", "watch", "logs", "preflight", "slurm"})
 _RESUMABLE_KEYS = frozenset({("priority",), ("checkpoint", "keep_last")})
-_FILLED_IN = frozenset({"snapshot", "inherited_env", "pdb_rank"})
+_FILLED_IN = frozenset({("snapshot",), ("inherited_env",), ("pdb_rank",), ("slurm", "directives")})
 
 
 def keys() -> Mapping[Path, Key]:
@@ -145,7 +145,7 @@ def _key(field: dataclasses.Field[Any], path: Path, inner: Any, *, optional: boo
         enum=inner if kind is Kind.CHOICE else None,
         positive=field.name in _POSITIVE,
         signed=field.name in _SIGNED,
-        filled_in=path[0] in _FILLED_IN,
+        filled_in=path in _FILLED_IN or path[:1] in _FILLED_IN,
         resumable=path[0] in _RESUMABLE_SECTIONS or path in _RESUMABLE_KEYS,
     )
 

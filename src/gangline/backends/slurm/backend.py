@@ -20,7 +20,7 @@ from gangline.backends.slurm.census import Census
 from gangline.backends.slurm.gate import Gate
 from gangline.backends.slurm.link import Link
 from gangline.backends.slurm.lookup import find_job
-from gangline.backends.slurm.options import check_options, merge_options
+from gangline.backends.slurm.options import check_options, merge_for_script, merge_options
 from gangline.backends.slurm.render import JobTerms, render_job, render_node
 from gangline.backends.slurm.submission import Unsure, parse_job_id, parse_refusal
 from gangline.backends.slurm.tokens import Token, home_identity, job_name, parse_token
@@ -109,7 +109,8 @@ class SlurmBackend:
             SpecInvalid: an option that sbatch must not be given.
             Transient, AuthFailed: the pool has to be asked, and does not answer.
         """
-        options = merge_options(self.pool.defaults, gang.slurm)
+        merge = merge_options if gang.slurm.script is None else merge_for_script
+        options = merge(self.pool.defaults, gang.slurm)
         check_options(options)
         terms = self._terms(gang)
         folder = f"launches/{gang.launch:03d}"

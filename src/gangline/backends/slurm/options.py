@@ -10,7 +10,7 @@ from gangline.domain.errors import SpecInvalid
 from gangline.domain.naming import printable
 from gangline.domain.spec import SlurmOptions
 
-__all__ = ["FLAGS", "check_options", "merge_options", "quote_value"]
+__all__ = ["FLAGS", "check_options", "merge_for_script", "merge_options", "quote_value"]
 
 FLAGS = ("partition", "account", "qos", "constraint", "reservation", "nodelist", "exclude", "gres", "dependency")
 """Fields that are options of sbatch by the same name."""
@@ -69,6 +69,18 @@ def merge_options(defaults: SlurmOptions, own: SlurmOptions) -> SlurmOptions:
     return SlurmOptions(**merged)
 
 
+def merge_for_script(defaults: SlurmOptions, own: SlurmOptions) -> SlurmOptions:
+    """The same for an existing script: its own lines come before the pool's words, and it prepares its nodes itself."""
+    named = own.directives.keys()
+    kept = {one.name: getattr(defaults, one.name) for one in fields(SlurmOptions)}
+    kept = {name: None if name in named else value for name, value in kept.items()}
+    if not named.isdisjoint({"gres", "gpus", "gpus-per-node", "gpus-per-task"}):
+        kept["gres"] = None
+    kept["options"] = {name: value for name, value in defaults.options.items() if name not in named}
+    kept["setup"] = ()
+    return merge_options(SlurmOptions(**kept), own)
+
+
 def check_options(options: SlurmOptions) -> None:
     """Refuse what sbatch must not be given.
 
@@ -81,6 +93,11 @@ def check_options(options: SlurmOptions) -> None:
         _check_name(name)
         if value:
             _check_value(f"--sbatch-option {name}", value)
+    for name, value in options.directives.items():
+        if not _NAME.fullmatch(name):
+            raise SpecInvalid(f"The script asks for `--{printable(name)}`", why="sbatch has no option of such a name")
+        if value:
+            _check_value(f"--{name} of the script", value)
     for line in options.setup:
         if "\0" in line:
             raise SpecInvalid("A --setup line holds a NUL character", why="No shell can be given one")

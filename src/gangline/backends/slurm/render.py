@@ -29,6 +29,10 @@ EXIT_CODES: Mapping[int, str] = {
 }
 """How tasks end that never became an agent; the line in the job's log says more."""
 
+_NOT_PASSED_ON = frozenset(
+    {"requeue", "error", "input", "parsable", "quiet", "verbose", "wait", "test-only", "help", "usage", "wrap"}
+)
+"""Of an existing script: what would be at odds with how Gangline submits and follows it."""
 _MINUTE_S = 60
 _HOUR_MIN = 60
 _DAY_MIN = 24 * 60
@@ -61,8 +65,10 @@ def render_job(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> str:
     Args:
         options: merged and checked.
     """
-    lines = [f"#SBATCH --{name}{'' if value is None else f'={value}'}" for name, value in _lines(gang, options, terms)]
+    asked = _lines(gang, options, terms) if options.script is None else _lines_of_script(gang, options, terms)
+    lines = [f"#SBATCH --{name}{'' if value is None else f'={value}'}" for name, value in asked]
     shown = printable(gang.name)[:_SHOWN_CHARS]
+    start = _START if options.script is None else _START_SCRIPT
     return "\n".join(
         [
             "#!/bin/bash",
@@ -74,8 +80,7 @@ def render_job(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> str:
             *_end_of_time(gang),
             f"export GANGLINE_NOTICE_S={_notice_s(gang)} GANGLINE_TELL=run",
             f"look={shlex.quote(_LOOK)}",
-            _TO_THE_END,
-            f'srun {_srun_options(gang)} /bin/bash -c "$look" gangline "$launch" </dev/null',
+            start.format(srun=_srun_options(gang)),
             _LEAVE_MARK,
             "",
         ]
@@ -112,12 +117,21 @@ done
 echo "gangline: $SLURMD_NODENAME does not see $1: the work folder of the pool is not mounted there" >&2
 exit {EXIT_UNSEEN}"""
 
-_TO_THE_END = "trap : TERM"
-"""A cancelled job's script gets the signal, too: srun passes it on, and what follows is still to be run."""
+# A cancelled job's script gets the signal, too: srun passes it on, and what follows is still to be run.
+_START = """\
+trap : TERM
+srun {srun} /bin/bash -c "$look" gangline "$launch" </dev/null
+code=$?"""
+
+# An existing script starts its own steps: the agent is on the first node alone, and gets the signals of the script.
+_START_SCRIPT = """\
+/bin/bash -c "$look" gangline "$launch" </dev/null &
+agent=$!
+for name in TERM HUP USR1 USR2 URG; do trap "kill -$name $agent 2>/dev/null" "$name"; done
+while wait "$agent"; code=$?; kill -0 "$agent" 2>/dev/null; do :; done"""
 
 # How it ended is there for those who find the job gone from Slurm, and no accounts kept.
 _LEAVE_MARK = """\
-code=$?
 mark="$code ${SLURM_RESTART_COUNT:-0} $(date +%s)"
 (echo "$mark" >"$launch/job.exit.new" && mv "$launch/job.exit.new" "$launch/job.exit") 2>/dev/null
 exit "$code\""""
@@ -159,6 +173,41 @@ def _lines(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> Iterator[t
     if gang.min_nodes is not None and gang.min_nodes < gang.nodes:
         yield "no-kill", None
     yield from _wishes(gang, options)
+
+
+def _lines_of_script(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> Iterator[tuple[str, str | None]]:
+    """What an existing script asks for, but for what was asked for at submit, and what Gangline has to set."""
+    theirs = {name: quote_value(value) if value else None for name, value in options.directives.items()}
+    near_end = {} if "signal" in theirs else {"signal": f"B:URG@{min(_notice_s(gang), _LONGEST_SIGNAL_S)}"}
+    ours: dict[str, str | None] = {
+        "job-name": job_name(gang.run_id, gang.launch),
+        "comment": quote_value(str(terms.token)),
+        "chdir": quote_value(terms.run_dir),
+        "output": quote_value(f"{terms.launch_dir()}/job.log".replace("%", "%%")),
+        "open-mode": "append",
+        "no-requeue": None,
+        **near_end,
+        **_asked_anew(gang, options),
+        **dict(_wishes(gang, options)),
+    }
+    yield from ours.items()
+    yield from ((name, value) for name, value in theirs.items() if name not in ours and name not in _NOT_PASSED_ON)
+
+
+def _asked_anew(gang: GangSpec, options: SlurmOptions) -> dict[str, str | None]:
+    """Resources of an existing script that were named at submit."""
+    asked: dict[str, str | None] = {}
+    if gang.cpus_per_node:
+        asked["cpus-per-task"] = str(gang.cpus_per_node)
+    if gang.memory_bytes is not None:
+        asked["mem"] = f"{-(-gang.memory_bytes // _MIB)}M"
+    if gang.gpus_per_node and options.gres is None:
+        asked["gpus-per-node"] = str(gang.gpus_per_node)
+    if gang.time_limit_s is not None:
+        asked["time"] = render_time(gang.time_limit_s)
+    if options.exclusive:
+        asked["exclusive"] = None
+    return asked
 
 
 def _resources(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> Iterator[tuple[str, str | None]]:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 import shlex
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gangline.backends.slurm.options import check_options, merge_options, quote_value
+from gangline.backends.slurm.options import check_options, merge_for_script, merge_options, quote_value
 from gangline.backends.slurm.render import JobTerms, render_job, render_node, render_time
 from gangline.backends.slurm.tokens import Token, home_identity, job_name, parse_token
 from gangline.domain.errors import SpecInvalid
@@ -65,6 +67,24 @@ CASES = {
             options={"mail-type": "END", "mail-user": "me@lab.example", "overcommit": "", "wckey": 'a "b" #c'},
         ),
         terms(3, env={"NCCL_SOCKET_IFNAME": "ib0"}),
+    ),
+    "script": (
+        gang(nodes=1, procs_per_node=1, time_limit_s=3600.0),
+        SlurmOptions(
+            account="nlp",
+            script="old.sbatch",
+            directives={
+                "job-name": "my job",
+                "nodes": "2",
+                "output": "logs/%j.out",
+                "time": "5",
+                "account": "old",
+                "exclusive": "",
+                "requeue": "",
+                "wckey": "a b",
+            },
+        ),
+        terms(),
     ),
     "elastic": (gang(nodes=4, min_nodes=2, gpus_per_node=8), SlurmOptions(gres="gpu:a100:8"), terms(cpus_per_node=96)),
 }
@@ -151,6 +171,35 @@ def test_the_runs_words_come_before_the_pools() -> None:
     merged = merge_options(pool, SlurmOptions(partition="debug", exclusive=False, setup=("b",), options={"nice": "2"}))
     assert (merged.account, merged.partition, merged.exclusive) == ("team", "debug", False)
     assert (merged.setup, merged.options) == (("a", "b"), {"nice": "2", "tmp": "1"})
+
+
+def test_a_scripts_own_lines_come_before_the_pools_words() -> None:
+    pool = SlurmOptions(account="team", partition="main", gres="gpu:8", setup=("a",), options={"nice": "1", "tmp": "1"})
+    own = SlurmOptions(qos="high", script="x", directives={"partition": "debug", "nice": "5", "gpus-per-node": "2"})
+    merged = merge_for_script(pool, own)
+    assert (merged.account, merged.partition, merged.gres, merged.qos) == ("team", None, None, "high")
+    assert (merged.setup, merged.options) == ((), {"tmp": "1"})
+    script = render_job(gang(nodes=1), merged, terms())
+    asked = [line for line in script.split("\n") if line.startswith("#SBATCH")]
+    assert {"#SBATCH --partition=debug", "#SBATCH --nice=5", "#SBATCH --account=team"} <= set(asked)
+    assert not any("--nodes" in line for line in asked)
+
+
+def test_a_scripts_agent_gets_its_signals_and_its_code_is_the_jobs(tmp_path: Path) -> None:
+    launch = tmp_path / "launches" / "000"
+    launch.mkdir(parents=True)
+    (launch / "node.sh").write_text('trap "echo heard >>$1/../said; exit 9" USR1\n'.replace("$1", str(launch)))
+    with (launch / "node.sh").open("a") as file:
+        file.write(f"touch {tmp_path}/up\nfor i in $(seq 3000); do sleep 0.01; done\n")
+    text = render_job(gang(nodes=1, time_limit_s=60.0), SlurmOptions(script="x"), terms(run_dir=str(tmp_path)))
+    env = {"PATH": "/usr/bin:/bin", "SLURMD_NODENAME": "node02", "SLURM_JOB_ID": "12"}
+    job = subprocess.Popen(["bash", "-c", text], env=env)
+    deadline = time.monotonic() + 30
+    while not (tmp_path / "up").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    job.send_signal(signal.SIGUSR1)
+    assert job.wait(timeout=30) == 9
+    assert (launch / "job.exit").read_text().startswith("9 0 ")
 
 
 def test_a_percent_sign_in_the_path_is_no_pattern() -> None:
