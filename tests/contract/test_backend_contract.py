@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -17,11 +17,12 @@ from gangline.backends.local.backend import LocalBackend
 from gangline.backends.local.processes import start_of
 from gangline.backends.local.record import record_path
 from gangline.domain.errors import BackendError
-from gangline.domain.gang import GangSpec, Handle, Liveness
+from gangline.domain.gang import Capability, GangSpec, Handle, Liveness, Observation
 from gangline.ports import Backend
+from gangline.rundir.files import write_text
 from gangline.rundir.home import Home
 from gangline.rundir.layout import LaunchDir, RunDir
-from gangline.testing import FakeBackend, make_capacity, make_gang
+from gangline.testing import FakeBackend, FakeCluster, FakeElsewhere, make_capacity, make_gang
 
 DEADLINE_S = 20.0
 AGENT = '''
@@ -83,6 +84,32 @@ class FakeHarness:
 
     def num_started(self, gang: GangSpec) -> int:
         return sum(len(held.launch.commands) for held in self.backend.launches.values() if held.launch.gang == gang)
+
+
+class FarHarness(FakeHarness):
+    """A fake that lies elsewhere; its ferry goes each time that somebody looks."""
+
+    def __init__(self, folder: Path, *, queue: bool) -> None:
+        super().__init__()
+        self.home = Home(folder / "home").create()
+        kind = _QuickCluster if queue else FakeElsewhere
+        self.backend: FakeElsewhere = kind(folder / "far", self.home.path, capacity=make_capacity())
+
+    def gang(self, *, nodes: int = 1, launch: int = 0) -> GangSpec:
+        run = self.home.run("train-2abc")
+        write_text(run.launch(launch).spec, "{}")
+        return make_gang(nodes=nodes, launch=launch, run_dir=str(run.path))
+
+
+class _QuickCluster(FakeCluster):
+    """Gives a launch its machines as soon as somebody looks."""
+
+    def observe(self, handles: Sequence[Handle]) -> dict[int, Observation]:
+        for handle in handles:
+            if handle.data["key"] in self.launches and self.find(handle).liveness is Liveness.PENDING:
+                self.begin(handle)
+        self.ferry()
+        return super().observe(handles)
 
 
 class LocalHarness:
@@ -165,9 +192,13 @@ def local(tmp_path: Path) -> Iterator[LocalHarness]:
     assert left == [], "the test left processes behind"
 
 
-@pytest.fixture(params=["fake", "local"])
-def harness(request: pytest.FixtureRequest) -> Harness:
-    return FakeHarness() if request.param == "fake" else request.getfixturevalue("local")
+@pytest.fixture(params=["fake", "elsewhere", "queue", "local"])
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Harness:
+    if request.param == "local":
+        return request.getfixturevalue("local")
+    if request.param == "fake":
+        return FakeHarness()
+    return FarHarness(tmp_path, queue=request.param == "queue")
 
 
 def start(harness: Harness, *, nodes: int = 1, key: str = "k") -> Handle:
@@ -175,6 +206,8 @@ def start(harness: Harness, *, nodes: int = 1, key: str = "k") -> Handle:
 
 
 def liveness(harness: Harness, handle: Handle) -> Liveness:
+    if isinstance(harness, FarHarness):
+        harness.backend.ferry()
     return harness.backend.observe([handle])[0].liveness
 
 
@@ -264,6 +297,48 @@ def test_one_call_observes_many(harness: Harness) -> None:
     assert harness.backend.observe([]) == {}
     cancel_and_wait(harness, first)
     cancel_and_wait(harness, second)
+
+
+def test_the_places_of_agents_are_the_server_s_own_only_where_files_are_shared(harness: Harness) -> None:
+    places = harness.backend.places("train-2abc")
+    assert Path(places.run_dir).is_absolute()
+    if isinstance(harness, LocalHarness | FarHarness):
+        own = str(harness.home.run("train-2abc").path)
+        assert (places.run_dir == own) == (Capability.SHARED_FILES in harness.backend.capabilities)
+
+
+# What is peculiar to backends that lie elsewhere.
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> FarHarness:
+    return FarHarness(tmp_path, queue=False)
+
+
+def test_gone_is_said_once_the_mirror_has_everything(far: FarHarness) -> None:
+    handle = start(far)
+    run = far.backend.far("train-2abc")
+    write_text(run.attempt(0).result, "{}")
+    far.end(handle)
+    seen = far.backend.observe([handle])[0]
+    assert (seen.liveness, seen.mirrored) == (Liveness.ALIVE, None)
+    far.backend.ferry()
+    seen = far.backend.observe([handle])[0]
+    assert seen.liveness is Liveness.GONE
+    assert seen.mirrored is not None
+    assert far.home.run("train-2abc").attempt(0).result.exists()
+
+
+def test_a_launch_that_waits_says_why(tmp_path: Path) -> None:
+    home = Home(tmp_path / "home").create()
+    cluster = FakeCluster(tmp_path / "far", home.path)
+    handle = cluster.submit(cluster.render(make_gang()), key="k")
+    cluster.pend(handle, "Resources")
+    seen = cluster.observe([handle])[0]
+    assert (seen.liveness, seen.detail) == (Liveness.PENDING, "Resources")
+    cluster.cancel(handle)
+    cluster.ferry()
+    assert cluster.observe([handle])[0].liveness is Liveness.GONE
 
 
 # What is peculiar to the local backend.
