@@ -63,6 +63,8 @@ class Reconciler:
     Args:
         leader_patience_s: how long a leader may show no sign of life.
         beside: has work done beside the reconciler: launches are handed over there where that takes its time.
+        longest_look_s: what is not reached within this time comes first in the next tick, so that the queue is looked
+            at, and commands are followed, however many runs have much to say at once.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Reconciler:
         leader_patience_s: float = LEADER_PATIENCE_S,
         health: HealthPolicy | None = None,
         beside: Callable[[Callable[[], None]], None] = in_a_thread,
+        longest_look_s: float = 1.0,
     ) -> None:
         self._leader_patience_s = leader_patience_s
         self._store = store
@@ -88,14 +91,24 @@ class Reconciler:
         self._hand_overs: HandOvers[Launched] = HandOvers(beside)
         self._watches: dict[str, Watch] = {}
         self._explained: list[tuple[RunRow, str]] = []
+        self._longest_look_s = longest_look_s
+        self._put_off: dict[str, int] = {}
+        """Runs that the last look did not get to, in their order."""
         self._is_busy = False
 
     def tick(self) -> None:
         """Look at everything once. Trouble with one run is noted in its history and stops no other."""
         held = self._store.held_runs()
         seen = self._observe(held)
-        for run in held:
+        until = self._clock.monotonic() + self._longest_look_s
+        late = sorted(held, key=lambda run: self._put_off.get(run.id, len(held)))  # those that had to wait come first
+        for done, run in enumerate(late):
+            if self._clock.monotonic() >= until and done:
+                self._put_off = {run.id: place for place, run in enumerate(late[done:])}
+                break
             self._guarded(run, partial(self._reconcile, run, seen.get(run.id)))
+        else:
+            self._put_off = {}
         for run_id in set(self._watches) - {run.id for run in held}:
             del self._watches[run_id]
         for run in self._queue.place():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from typing import Protocol
 
 __all__ = ["ReconcileLoop", "Ticking"]
@@ -11,6 +12,7 @@ __all__ = ["ReconcileLoop", "Ticking"]
 _log = logging.getLogger(__name__)
 _AFTER_ERROR_S = 1.0
 _MAX_AFTER_ERROR_S = 30.0
+_LONGEST_REST_S = 0.5
 
 
 class Ticking(Protocol):
@@ -60,7 +62,8 @@ class ReconcileLoop:
             self._wake.wait(self._tick(reconciler))
 
     def _tick(self, reconciler: Ticking) -> float:
-        """One tick, and the pause until the next."""
+        """One tick, and the pause until the next: at least twice what it took, so that many runs do not eat a core."""
+        began = time.monotonic()
         try:
             reconciler.tick()
             busy = reconciler.busy()
@@ -69,4 +72,5 @@ class ReconcileLoop:
             _log.exception("a look at the gangs failed, %d in a row", self._errors)
             return min(_MAX_AFTER_ERROR_S, _AFTER_ERROR_S * 2.0 ** min(self._errors - 1, 10))
         self._errors = 0
-        return self._busy_s if busy else self._idle_s
+        took_s = time.monotonic() - began
+        return max(self._busy_s, min(2 * took_s, _LONGEST_REST_S)) if busy else self._idle_s

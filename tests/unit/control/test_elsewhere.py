@@ -546,3 +546,30 @@ def test_a_run_that_was_over_before_its_handle_was_noted_is_not_resumed_beside_i
     assert (site.phase(run), site.row(run).handle) == ("failed", None)
     with pytest.raises(StillEnding):
         site.commands.resume(run, by="alice")
+
+
+def test_a_look_that_takes_too_long_goes_on_where_it_ended(site):
+    runs = [site.queued(str(number)) for number in range(3)]
+
+    class SlowClock:
+        def __getattr__(self, name):
+            return getattr(site.clock, name)
+
+        def monotonic(self):
+            site.clock.advance(0.6)
+            return site.clock.monotonic()
+
+    site.reconciler = Reconciler(
+        store=site.store, backends={POOL: site.cluster}, home=site.home, clock=SlowClock(), beside=site.works.append
+    )
+    for run in runs:
+        site.cluster.begin(run)
+    seen = []
+    for _ in range(3):
+        site.reconciler.tick()
+        seen.append([site.phase(run) for run in runs])
+    assert seen == [
+        ["starting", "queued", "queued"],
+        ["starting", "starting", "queued"],
+        ["starting", "starting", "starting"],
+    ]
