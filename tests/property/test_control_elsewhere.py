@@ -6,7 +6,7 @@ from pathlib import Path
 
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from gangline.control.commands import Commands
 from gangline.control.reconcile import Reconciler
@@ -36,6 +36,7 @@ class Elsewhere(RuleBasedStateMachine):
         self.store, self.clock = Store.open(self.home.database), FakeClock()
         self.cluster = FakeCluster(root / "far", self.home.path, clock=self.clock)
         self.ids, self.stopped, self.works, self.renewed = [], {}, [], set()
+        self.num_stops = 0
         self.kill_server(arrives=False)
 
     @rule(arrives=st.booleans())
@@ -47,6 +48,24 @@ class Elsewhere(RuleBasedStateMachine):
         parts = {"store": self.store, "backends": {"far": self.cluster}, "home": self.home, "clock": self.clock}
         self.reconciler = Reconciler(**parts, beside=self.works.append)
         self.commands = Commands(**parts, poke=lambda: None)
+
+    @initialize(target=runs, budget=st.integers(0, 2), policy=st.sampled_from(["fail", "stop", "continue"]))
+    def begin(self, budget, policy):
+        run = self.submit(budget, policy)
+        self.all_goes_well()
+        return run
+
+    @rule()
+    def all_goes_well(self):
+        """Jobs are made and begin, and so do attempts; the mirror has it, and the server sees it."""
+        self.tick(1)
+        self.deliver()
+        self.tick(1)
+        for held in self.jobs(Liveness.PENDING):
+            self.cluster.begin(held.launch.gang.run_id)
+        for held in self.jobs(Liveness.ALIVE):
+            self.go_on(held, running=True, saves=True)
+        self.ferry()
 
     @rule(target=runs, budget=st.integers(0, 2), policy=st.sampled_from(["fail", "stop", "continue"]))
     def submit(self, budget, policy):
@@ -86,9 +105,11 @@ class Elsewhere(RuleBasedStateMachine):
         self.cluster.ferry()
         self.reconciler.tick()
 
+    @precondition(lambda self: self.num_stops < 2)
     @rule(run=runs, grace_s=st.sampled_from([None, 0.0, 5.0]))
     def stop(self, run, grace_s):
         was = self.store.run(run).phase
+        self.num_stops += 1
         self.commands.stop(run, grace_s=grace_s, by="somebody")
         if was not in TERMINAL:
             self.stopped.setdefault(run, self.store.run(run).launch)
@@ -132,7 +153,9 @@ class Elsewhere(RuleBasedStateMachine):
     @precondition(lambda self: self.jobs(Liveness.ALIVE))
     @rule(pick=PICK, running=st.booleans(), saves=st.booleans())
     def begin_attempt(self, pick, running, saves):
-        held = self.pick(pick, Liveness.ALIVE)
+        self.go_on(self.pick(pick, Liveness.ALIVE), running=running, saves=saves)
+
+    def go_on(self, held, *, running, saves):
         leader = self.leader(held)
         if held.key in self.renewed:
             self.renewed.remove(held.key)
@@ -264,5 +287,5 @@ class Elsewhere(RuleBasedStateMachine):
 
 TestElsewhere = Elsewhere.TestCase
 TestElsewhere.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=15, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )

@@ -23,11 +23,12 @@ from gangline.agent.result import (
     render_result,
 )
 from gangline.agent.site import Site, complain
+from gangline.domain.phase import Budget
 from gangline.domain.spec import OnTimeLimit
-from gangline.rundir.files import write_json
+from gangline.rundir.files import Unreadable, read_json, write_json
 from gangline.rundir.space import STORAGE_WORDS, describe_full, is_full
 
-__all__ = ["Conclusion"]
+__all__ = ["Conclusion", "paid_so_far"]
 
 _WRITE_AGAIN_S = 1.0
 _MOST_WRITES = 60
@@ -63,7 +64,7 @@ class Conclusion:
         self._write_event = write
         self._on_written = on_written
         self._on_given_up = on_given_up
-        self._used = dict(site.launch.restarts_used)
+        self._used = paid_so_far(site)
         self._free_retries = 0
         self._repeats = Repeats()
 
@@ -130,3 +131,23 @@ class Conclusion:
             return
         complain(f"{STORAGE_WORDS}: {describe_full(self._run.path, error)}")
         self._on_given_up()
+
+
+def paid_so_far(site: Site) -> dict[Budget, int]:
+    """Restarts that each budget has paid for.
+
+    Those that the server knew of, and those of an earlier leader of this very launch, where a scheduler has put it back
+    into its queue.
+    """
+    used = dict(site.launch.restarts_used)
+    for attempt in site.run.attempts():
+        if attempt.number < site.launch.first_attempt:
+            continue
+        try:
+            result = read_json(attempt.result) or {}
+        except (OSError, Unreadable):
+            continue
+        if result.get("next") == "restart" and result.get("budget") in Budget._value2member_map_:
+            budget = Budget(result["budget"])
+            used[budget] = used.get(budget, 0) + 1
+    return used

@@ -330,3 +330,27 @@ def test_an_agent_that_is_started_again_after_the_end_of_its_launch_does_nothing
     assert again.wait(60) == 0
     assert [attempt.number for attempt in gang.run.attempts()] == [0]
     assert gang.log(0) == "once\n"
+
+
+def test_agents_that_a_scheduler_starts_anew_go_on_with_the_next_attempt(gang: Gang) -> None:
+    """Slurm puts a job back into its queue under the same number: the same launch, begun once more."""
+    gang.script("""
+        import os, sys, time
+        print("up", flush=True)
+        time.sleep(300) if os.environ["GANGLINE_ATTEMPT"] == "1" else sys.exit(3)
+    """)
+    restarts = {"max_restarts": 1, "max_infrastructure_restarts": 0, "backoff_s": 0.05, "max_backoff_s": 1.0}
+    gang.start(nodes=2, procs_per_node=1, restarts=restarts)
+    gang.until_running(1)
+    for node in gang.agents:
+        os.kill(gang.pid(node), signal.SIGKILL)
+    gang.wait()
+    assert not gang.attempt(1).result.exists()
+    for node in range(gang.nodes):
+        gang.start_agent(node)
+    gang.wait()
+    assert [attempt.number for attempt in gang.run.attempts()] == [0, 1, 2]
+    assert [event["host"] for event in gang.events("agent_started", attempt=2)] == [os.uname().nodename]
+    result = gang.result(2)
+    assert (result["next"], result["launch"]) == ("end", 0)
+    assert "no restart is left of --max-restarts 1" in result["restart_message"], "the first of its restarts counts"
