@@ -29,14 +29,15 @@ _BUCKETS = 120
 @run_argument
 @click.option("--code", "folder", type=click.Path(path_type=Path), metavar="DIR", help="Restore its code into DIR.")
 @click.option("--events", is_flag=True, help="Print its history instead.")
-@click.option("--full", is_flag=True, help="Also of a failed run: curve, checkpoints, code and environment.")
+@click.option("--full", is_flag=True, help="Of a failed run, too: curve, checkpoints, code and environment.")
 @click.option("--diff", is_flag=True, help="Print what was changed since the commit instead.")
 @json_option()
 def command(*, run: str, folder: Path | None, full: bool, events: bool, diff: bool, as_json: bool) -> None:
     """Show one run: how it stands and why, attempts, loss, code.
 
-    One screen: phase and reason, the first rank that failed with the end of its trace, attempts, checkpoints, the loss
-    as a curve, code, environment and folder. `--json` prints everything that is known.
+    One screen: phase and reason, attempts, checkpoints, the loss as a curve, code, environment and folder. Of a failed
+    run it is the first rank that failed, where and with the end of its trace, what to do, and attempts; `--full` shows
+    the rest as well. `--json` prints everything that is known.
     """
     client = connection.connect()
     detail = client.run(run)

@@ -196,7 +196,7 @@ def _loss_message(facts: Facts, reason: Reason) -> str:
     elif facts.begun is None:
         said = f"The agents of launch {facts.run.launch} ended before they began an attempt"
     else:
-        said = f"The agents of attempt {facts.begun.number} are gone, and left no result"
+        said = _gone(facts.begun)
     if reason is Reason.TIME_LIMIT:
         said = f"The backend's time limit was reached. {said}"
     elif reason is Reason.BACKEND_REJECTED:
@@ -205,3 +205,13 @@ def _loss_message(facts: Facts, reason: Reason) -> str:
         return f"{said}: {facts.storage_fault}."
     words = f"\n{facts.agent_words.strip()}" if facts.agent_words.strip() else ""
     return f"{said}{f' ({detail})' if detail else ''}.{words}"
+
+
+def _gone(attempt: AttemptRow) -> str:
+    """That nobody is left of an attempt, and where its leader was."""
+    led = next((node for node in attempt.nodes if node.get("node") == 0 and node.get("host")), None)
+    where = "" if led is None else f"node 0 on {led['host']}"
+    if len(attempt.nodes) == 1:
+        return f"The agent of attempt {attempt.number}{f' ({where})' if where else ''} is gone, and left no result"
+    leader = f"; {where} led them" if where else ""
+    return f"The agents of attempt {attempt.number} are gone, and left no result{leader}"

@@ -237,7 +237,9 @@ class RestartPolicy:
     max_preemptions: int | None = _f(None, "Restarts after preemption; default: no limit.", "--max-preemptions")
     same_failure_limit: int = _f(
         3,
-        "Failures of the same kind at the same step, one after the other, that end the run; 0: any number.",
+        "Failures with the same exception, signal or exit code at the same step, one after the other, that end the run "
+        "whatever is left of max_restarts; numbers in messages do not count. Lost nodes and other trouble of the "
+        "machines are never counted. 0: any number.",
         "--same-failure-limit",
     )
     backoff_s: float = _f(

@@ -194,3 +194,20 @@ def test_budgets_count_what_leaders_and_server_decided_since_the_last_resume():
     ]
     run = run_row(launch_restarts={"infrastructure": 2}, budget_from=1)
     assert decide_used(run, attempts) == {Budget.INFRASTRUCTURE: 3, Budget.USER: 1}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "says"),
+    [
+        ([{"node": 0, "host": "h1"}], "The agent of attempt 0 (node 0 on h1) is gone, and left no result."),
+        (
+            [{"node": 1, "host": "h2"}, {"node": 0, "host": "h1"}],
+            "The agents of attempt 0 are gone, and left no result; node 0 on h1 led them.",
+        ),
+        ([{"node": 0, "host": None}], "The agent of attempt 0 is gone, and left no result."),
+        ([], "The agents of attempt 0 are gone, and left no result."),
+    ],
+)
+def test_a_lost_leader_is_named_with_its_node_and_host(nodes, says):
+    [move] = decide(lost(Phase.RUNNING, replace(RUNNING, nodes=nodes)))
+    assert says in move.message
