@@ -12,17 +12,19 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gangline.cli.connection import connect as cli_connect
 from gangline.client.client import Client
 from gangline.client.connection import connect
 from gangline.client.submission import prepare, send
 from gangline.domain.errors import InvalidRequest, ServerUnreachable, VersionMismatch
 from gangline.domain.spec import Resources, RunSpec
 from gangline.rundir.home import Home
-from gangline.rundir.serving import is_served, read_server, read_token
+from gangline.rundir.serving import is_served, read_server, read_token, write_server
 
 pytestmark = pytest.mark.integration
 DEADLINE_S = 30.0
@@ -110,6 +112,39 @@ def test_what_a_dead_server_left_is_healed(state, client, join):
     again = join().health()
     assert again["pid"] != pid
     assert read_token(state) == token
+
+
+def as_if_of_other_code(state: Home) -> None:
+    """The address that a server of this version, but started by other code, would have left."""
+    write_server(state, replace(read_server(state), code="0123456789abcdef"))
+
+
+def test_an_idle_server_of_other_code_is_replaced(state, client, join):
+    pid = client.health()["pid"]
+    as_if_of_other_code(state)
+    assert join(start=False).health()["pid"] == pid  # who only looks replaces nothing
+    again = join()
+    assert again.health()["pid"] != pid
+    assert not again.is_of_other_code
+
+
+def test_a_server_of_other_code_that_has_a_run_stays_and_that_is_said(state, client, tmp_path, monkeypatch, capsys):
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "train.py").write_text("import time; time.sleep(600)")
+    prepared = prepare(
+        RunSpec(entry="train.py", resources=Resources(procs_per_node=1)),
+        root=tmp_path / "project",
+        cwd=tmp_path / "project",
+    )
+    run = send(prepared, client=client)["id"]
+    pid = client.health()["pid"]
+    as_if_of_other_code(state)
+    monkeypatch.setenv("GANGLINE_HOME", str(state.path))
+    with cli_connect() as found:
+        assert found.health()["pid"] == pid
+    assert "started by other code of this version" in capsys.readouterr().err
+    client.stop(run, grace_s=0)
+    assert client.wait(run, timeout_s=DEADLINE_S)["phase"] == "stopped"
 
 
 @pytest.mark.parametrize("left", [b"", b"{", b"[1]", b'{"pid": 1}', b"\xff\xfe"])

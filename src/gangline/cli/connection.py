@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gangline.cli.terminal import say
+
 if TYPE_CHECKING:
     from gangline.client.client import Client
 
 __all__ = ["connect"]
+
+_OTHER_CODE = (
+    "Warning: the server that runs was started by other code of this version, and has runs to look after. "
+    "`gangline server stop` ends it, the next command starts a new one, and runs go on meanwhile."
+)
 
 
 def connect(*, start: bool = True) -> Client:
@@ -24,4 +31,7 @@ def connect(*, start: bool = True) -> Client:
     """
     from gangline.client.connection import connect as connect_client  # noqa: PLC0415 - httpx takes 100 ms to import
 
-    return connect_client(start=start)
+    client = connect_client(start=start)
+    if client.is_of_other_code:
+        say(_OTHER_CODE, err=True)
+    return client

@@ -70,6 +70,8 @@ class Client:
         self._http = http
         self._reconnect = reconnect
         self._any_version = any_version
+        self.is_of_other_code = False
+        """Whether the server was started by other code of this very version, and is too busy to be replaced."""
 
     def __enter__(self) -> Self:
         return self

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from gangline.client.client import API, Client
 from gangline.client.embedded import mute, start_server
 from gangline.client.http import httpx
 from gangline.domain.errors import InvalidRequest, ServerUnreachable, Unauthorized
+from gangline.domain.version import VERSION, digest_code
 from gangline.rundir.home import Home
 from gangline.rundir.serving import ServerInfo, is_served, read_live_server, read_token
 
@@ -33,8 +35,9 @@ def connect(home: Home | None = None, *, start: bool = True, environ: Mapping[st
     Args:
         home: the state folder of an embedded server; None: what the environment says (GANGLINE_SERVER and
             GANGLINE_TOKEN, else GANGLINE_HOME).
-        start: start an embedded server where none runs. False is for looking: nothing is started, neither later when
-            the connection breaks, and a server of another version is talked to as well.
+        start: start an embedded server where none runs, and another one for an idle one of other code. False is for
+            looking: nothing is started, neither later when the connection breaks, and a server of another version is
+            talked to as well.
     Raises:
         ServerUnreachable: none runs and none was to be started, or it does not come up.
         InvalidRequest: the state folder cannot be used.
@@ -48,7 +51,9 @@ def connect(home: Home | None = None, *, start: bool = True, environ: Mapping[st
     if http is None:
         none = ServerUnreachable(f"No server runs for {found.home.path}", fix="Any other command starts one.")
         raise mute(found.home) or none
-    return Client(http, reconnect=found.find_or_start if start else None, any_version=not start)
+    client = Client(http, reconnect=found.find_or_start if start else None, any_version=not start)
+    client.is_of_other_code = start and found.is_of_other_code()
+    return client
 
 
 def _connect_remote(url: str, token: str, *, any_version: bool) -> Client:
@@ -72,10 +77,32 @@ class _Embedded:
     def find_or_start(self) -> httpx.Client:
         """A connection to the server that lives, else to a new one."""
         found = self.find()
-        if found is not None:
+        if found is not None and not self._gives_way(found):
             return found
         _prepare(self.home)
         return start_server(self.home, self.find)
+
+    def is_of_other_code(self) -> bool:
+        """Whether the server that lives was started by other code of this version: an update, or another install."""
+        info = read_live_server(self.home)
+        return info is not None and info.version == VERSION and info.code != digest_code()
+
+    def _gives_way(self, http: httpx.Client) -> bool:
+        """End a server of other code, if it has nothing to do; whether it has gone."""
+        if not self.is_of_other_code():
+            return False
+        with suppress(httpx.HTTPError, ValueError, KeyError):
+            health = http.get(f"{API}/health").json()
+            if health["runs_live"] or health["runs_queued"]:
+                return False
+            http.post(f"{API}/server/stop")
+            deadline = time.monotonic() + _DYING_S
+            while is_served(self.home) and time.monotonic() < deadline:
+                time.sleep(_LOOK_AGAIN_S)
+        if is_served(self.home):
+            return False
+        http.close()
+        return True
 
     def find(self) -> httpx.Client | None:
         """A connection to the server, if one answers."""

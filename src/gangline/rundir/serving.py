@@ -47,13 +47,17 @@ class ServerInfo:
     port: int
     version: str
     started: float
+    code: str = ""
+    """`version.digest_code()` of the server: two of one version may still be of different code."""
 
 
 def read_server(home: Home) -> ServerInfo | None:
     """The address that a server left, or None; what cannot be read counts as none."""
     try:
         raw = read_json(home.server)
-        return None if raw is None else ServerInfo(**{name: raw[name] for name in ServerInfo.__slots__})
+        if raw is None:
+            return None
+        return ServerInfo(**{name: raw[name] for name in ServerInfo.__slots__ if name in raw})
     except (Unreadable, KeyError, TypeError):
         return None
 

@@ -21,7 +21,7 @@ from gangline.control.commands import Commands
 from gangline.control.reconcile import Reconciler
 from gangline.control.removal import finish_removals
 from gangline.domain.errors import GanglineError
-from gangline.domain.version import VERSION
+from gangline.domain.version import VERSION, digest_code
 from gangline.rundir.home import Home
 from gangline.rundir.serving import (
     ServerInfo,
@@ -89,7 +89,7 @@ def serve(settings: Settings) -> None:
         GanglineError: the database or the port cannot be used.
     """
     home = settings.home
-    stopping = Stopping(on_begin=partial(_withdraw, home))
+    stopping, code = Stopping(on_begin=partial(_withdraw, home)), digest_code()
     with ExitStack() as stack:
         token = ensure_token(home)
         socket_ = stack.enter_context(_listening(settings))
@@ -113,7 +113,7 @@ def serve(settings: Settings) -> None:
             owner=owner_name(),
             warnings=warnings,
         )
-        info = ServerInfo(pid=os.getpid(), port=socket_.getsockname()[1], version=VERSION, started=started)
+        info = ServerInfo(pid=os.getpid(), port=socket_.getsockname()[1], version=VERSION, started=started, code=code)
         listener = Listener(make_app(parts, token=token), stopping=stopping, on_listening=lambda: _announce(home, info))
         reconciler = Reconciler(
             store=store,
