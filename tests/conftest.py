@@ -37,6 +37,10 @@ SERVICES: dict[str, tuple[Callable[[], bool], str]] = {
     ),
     "pyspy": (lambda: Path(sys.executable).with_name("py-spy").is_file(), "needs py-spy: make setup"),
     "git": (lambda: shutil.which("git") is not None, "needs git"),
+    "sshd": (
+        lambda: Path("/usr/sbin/sshd").is_file() and shutil.which("ssh") is not None,
+        "needs openssh-server and openssh-client",
+    ),
     "slurm": (
         can_start,
         "needs root, namespaces and Debian's slurm-wlm, munge, openssh-server, openssh-client, iproute2, procps",

@@ -58,6 +58,8 @@ class FrameReader:
         self._read = read
         self._tolerant = tolerant
         self._buffer = bytearray()
+        self._at = 0
+        """What stands before it was taken."""
 
     def next(self) -> Frame | None:
         """The next frame; None when the stream is at its end.
@@ -78,15 +80,16 @@ class FrameReader:
 
     def line(self) -> bytes | None:
         """The next line without its end; None when the stream is at its end (what is left of a line is not given)."""
-        searched = 0
+        searched = self._at
         while (end := self._buffer.find(b"\n", searched)) < 0:
             searched = len(self._buffer)
-            if searched > _MAX_LINE_BYTES:
+            if searched - self._at > _MAX_LINE_BYTES:
                 raise BrokenFrame("a line does not end")
+            searched -= self._drop_taken()
             if not self._fill():
                 return None
-        found = bytes(self._buffer[:end])
-        del self._buffer[: end + 1]
+        found = bytes(self._buffer[self._at : end])
+        self._at = end + 1
         return found
 
     def _header(self) -> dict[str, Any] | None:
@@ -103,12 +106,17 @@ class FrameReader:
         return None
 
     def _take(self, size: int) -> bytes:
+        self._drop_taken()
         while len(self._buffer) < size:
             if not self._fill():
                 raise BrokenFrame("the stream ended within a frame")
-        found = bytes(self._buffer[:size])
-        del self._buffer[:size]
-        return found
+        self._at = size
+        return bytes(self._buffer[:size])
+
+    def _drop_taken(self) -> int:
+        taken, self._at = self._at, 0
+        del self._buffer[:taken]
+        return taken
 
     def _fill(self) -> bool:
         data = self._read(_READ_BYTES)

@@ -199,10 +199,9 @@ def _there(data: bytes | None, path: str) -> bytes:
 
 
 def _is_same(path: Path, state: FileState) -> bool:
-    """Without a look at the bytes.
+    """Whether the copy is up to date, without a look at the bytes.
 
-    Not where the copy was made so early that the source may have been replaced after it within the same tick of its
-    clock.
+    Not where it was made so early that the source may have been replaced after it within the same tick of its clock.
     """
     try:
         found = path.lstat()

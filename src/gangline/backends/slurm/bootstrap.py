@@ -23,7 +23,7 @@ __all__ = ["NO_PYTHON", "PYTHONS", "Bootstrap", "render_command"]
 
 PYTHONS = ("python3.14", "python3.13", "python3.12", "python3.11", "python3.10", "python3")
 NO_PYTHON = "GANGLINE-NO-PYTHON"
-_MOST_JUNK_BYTES = 4 << 20
+_MOST_JUNK_BYTES = 1 << 20
 _HARMLESS = re.compile(r"[A-Za-z0-9 _./+~@%=:,-]+")
 _CHECK = "import sys; sys.exit(sys.version_info < (3, 10))"
 _PROGRAM = (
@@ -102,7 +102,7 @@ class Bootstrap:
                     return True
                 case [found, self.token] if found == NO_PYTHON:
                     raise self._no_python(reader)
-            passed_bytes += len(line)
+            passed_bytes += len(line) + 1
             if passed_bytes > _MOST_JUNK_BYTES:
                 raise BrokenFrame(f"the login shell of {self.host} prints without end")
         return False

@@ -164,15 +164,16 @@ class Channel:
         try:
             self._writer.send({"id": number, "do": do, **asked}, payload)
         except (OSError, ValueError) as error:
-            self._forget(number)
-            raise self._lost(self._why or str(error)) from error
+            self.forget(number)
+            self._end(str(error))
+            raise self._lost(self._why) from error
         return number
 
     def collect(self, number: int, patience_s: float) -> Frame:
         """Wait for the answer to a request that was sent; see `ask`."""
         waiting = self._waiting[number]
         in_time = waiting.done.wait(patience_s)
-        self._forget(number)
+        self.forget(number)
         if waiting.frame is not None:
             return waiting.frame
         if in_time or self._ended.is_set():
@@ -182,6 +183,11 @@ class Channel:
             why="Something hangs there: a file system, or Slurm",
             fix="It is tried again by itself.",
         )
+
+    def forget(self, number: int) -> None:
+        """The answer to this request is waited for no more."""
+        with self._lock:
+            self._waiting.pop(number, None)
 
     def close(self) -> None:
         """End the bridge, and what it runs."""
@@ -195,10 +201,6 @@ class Channel:
 
     def _lost(self, why: str) -> Transient:
         return Transient(f"The connection to {self._name} was lost", why=why, fix="It is opened again by itself.")
-
-    def _forget(self, number: int) -> None:
-        with self._lock:
-            self._waiting.pop(number, None)
 
     def _listen(self) -> None:
         why = "the bridge there has ended"

@@ -143,12 +143,16 @@ class Session:
         """See `Link`. Large ones go in pieces, and go on where they were broken off."""
         channel = self._open()
         unanswered: deque[int] = deque()
-        for do, asked, payload in self._parcels(objects):
-            unanswered.append(channel.send(do, asked, payload))
-            if len(unanswered) >= _MOST_UNANSWERED:
+        try:
+            for do, asked, payload in self._parcels(objects):
+                unanswered.append(channel.send(do, asked, payload))
+                if len(unanswered) >= _MOST_UNANSWERED:
+                    self._heed(channel.collect(unanswered.popleft(), _FILES_PATIENCE_S))
+            while unanswered:
                 self._heed(channel.collect(unanswered.popleft(), _FILES_PATIENCE_S))
-        while unanswered:
-            self._heed(channel.collect(unanswered.popleft(), _FILES_PATIENCE_S))
+        finally:
+            for number in unanswered:
+                channel.forget(number)
 
     def write(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         """See `Link`."""
@@ -287,7 +291,7 @@ class Session:
                 raise self._why_not(started)
             channel = Channel(started, source.hand_over(frames), name=self.where, **self._pings)
         except (BrokenFrame, OSError) as error:
-            failure = self._why_not(started) if started.wait(1.0) else self._unanswered(str(error))
+            failure = self._why_not(started) if started.wait(1.0) is not None else self._unanswered(str(error))
             _dispose(started)
             raise failure from error
         except BackendError:
