@@ -129,7 +129,7 @@ def test_a_bridge_that_was_killed_is_started_again(opened: Callable[..., Session
 
 
 def test_a_bridge_that_hangs_is_noticed_and_left(opened: Callable[..., Session]) -> None:
-    session = opened(ping_every_s=0.2, ping_patience_s=1.0)
+    session = opened(ping_every_s=0.2, ping_patience_s=4.0)
     pid = bridge_pid(session)
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(Transient, match="lost"):

@@ -103,7 +103,7 @@ def test_a_bastion_that_restarts_is_found_again(connect: Connect, bastion: Basti
 
 
 def test_a_connection_that_swallows_everything_is_noticed(connect: Connect, bastion: Bastion) -> None:
-    session = connect(ping_every_s=0.3, ping_patience_s=1.0)
+    session = connect(ping_every_s=0.3, ping_patience_s=4.0)
     session.hello()
     bastion.pause()
     with pytest.raises(Transient, match="lost"):
