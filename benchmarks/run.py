@@ -27,6 +27,7 @@ BENCHES = (
     "launch_plain",
     "log_call",
     "step_overhead",
+    "watching",
     "startup",
     "memory",
     "join",
