@@ -6,9 +6,10 @@ import io
 import json
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO
 
 from gangline.domain.errors import InvalidRequest, NotFound, nearest
 from gangline.domain.redact import Redactor, looks_secret, secret_words
@@ -38,9 +39,11 @@ _BUCKETS = 400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportFile:
-    """A finished report."""
+    """A finished report, in a file without a name that is gone when it is closed."""
 
-    content: bytes
+    file: BinaryIO
+    """At its beginning."""
+    size_bytes: int
     removed: int
     """Places from which a secret was removed."""
 
@@ -84,7 +87,6 @@ class Reporter:
         logs = [] if newest is None else [_excerpt(newest, rank, redactor) for rank in ranks]
         stacks = [] if newest is None else list(_stacks(newest, ranks, redactor))
         charts = self._charts(detail, redactor)
-        archive = list(_archived(run_dir, clean, redactor)) if form == "zip" else []
         environments = {
             f"attempt {attempt['number']}, node {node['node']} ({node['host']})": node["environment"] or {}
             for attempt in clean["attempts"][-1:]
@@ -99,9 +101,19 @@ class Reporter:
             removed=redactor.removed,
             created=self._clock.now(),
         )
-        html = render_page(page).encode("utf-8", "replace")
-        content = html if form == "html" else _zip([(f"{run_id}/report.html", html), *archive])
-        return ReportFile(content=content, removed=redactor.removed)
+        if form == "html":
+            return _finish(io.BytesIO(render_page(page).encode("utf-8", "replace")), redactor)
+        file = TemporaryFile()  # noqa: SIM115 - whoever gets it closes it
+        try:
+            with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, content in _archived(run_dir, clean, redactor):
+                    archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
+                page = replace(page, removed=redactor.removed)
+                archive.writestr(zipfile.ZipInfo(f"{run_id}/report.html"), render_page(page), zipfile.ZIP_DEFLATED)
+        except BaseException:
+            file.close()
+            raise
+        return _finish(file, redactor)
 
     def _charts(self, detail: RunDetail, redactor: Redactor) -> list[Chart]:
         found: list[Chart] = []
@@ -206,9 +218,7 @@ def _json(value: Any) -> bytes:  # noqa: ANN401 - JSON
     return json.dumps(value, indent=1).encode()
 
 
-def _zip(files: list[tuple[str, bytes]]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, content in files:
-            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
-    return buffer.getvalue()
+def _finish(file: BinaryIO, redactor: Redactor) -> ReportFile:
+    size_bytes = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    return ReportFile(file=file, size_bytes=size_bytes, removed=redactor.removed)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, BinaryIO
 
 from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Query
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from gangline.control.reporting import ReportFile
 from gangline.server.answers import MOST, json_answer
@@ -17,6 +18,7 @@ __all__ = ["make_router"]
 
 _REPORTS_AT_ONCE = 2
 """Reports take seconds; in threads of their own they never take those that short calls wait for."""
+_PIECE_BYTES = 1 << 20
 _MEDIA = {"html": "text/html; charset=utf-8", "zip": "application/zip"}
 
 
@@ -50,7 +52,14 @@ def make_router(parts: Parts) -> APIRouter:
             return parts.commands.report(parts.commands.find(run), form=form)
 
         made = await to_thread.run_sync(make, limiter=reports)
-        headers = {"X-Gangline-Removed": str(made.removed)}
-        return Response(made.content, media_type=_MEDIA[form], headers=headers)
+        headers = {"X-Gangline-Removed": str(made.removed), "Content-Length": str(made.size_bytes)}
+        return StreamingResponse(_pieces(made.file), media_type=_MEDIA[form], headers=headers)
 
     return router
+
+
+def _pieces(file: BinaryIO) -> Iterator[bytes]:
+    """A file to its end, in pieces; then it is closed."""
+    with file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece

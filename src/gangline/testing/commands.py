@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from typing import Any, cast
 
 from gangline.control.again import DebugRequest, RerunRequest, ResumeRequest
@@ -189,7 +190,7 @@ class FakeCommands:
 
     def report(self, run_id: str, *, form: str) -> ReportFile:
         self.calls.append(("report", run_id, form))
-        return ReportFile(content=b"<!doctype html>", removed=3)
+        return ReportFile(file=BytesIO(b"<!doctype html>"), size_bytes=15, removed=3)
 
     def events(self, run_id: str, *, after: int = -1) -> list[EventView]:
         return [event for event in self.history.get(run_id, []) if event["seq"] > after]

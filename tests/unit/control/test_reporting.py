@@ -8,6 +8,7 @@ import zipfile
 
 import pytest
 
+from gangline.control.reporting import ReportFile
 from gangline.domain.errors import InvalidRequest
 from gangline.domain.spec import EntryKind
 from gangline.rundir.serving import ensure_token
@@ -56,9 +57,16 @@ def secrets_of(plant, run) -> list[str]:
     return [*planted, told["token"], ensure_token(plant.home), "planted &#34;two"]
 
 
+def content_of(made: ReportFile) -> bytes:
+    with made.file:
+        content = made.file.read()
+    assert len(content) == made.size_bytes
+    return content
+
+
 def test_a_page_shows_what_happened_and_runs_nothing(plant, run):
     made = plant.commands.report(run, form="html")
-    page = made.content.decode()
+    page = content_of(made).decode()
     assert EVIL not in page
     assert "<img" not in page
     assert "&lt;img src=x onerror=alert(1)&gt;" in page
@@ -71,9 +79,9 @@ def test_a_page_shows_what_happened_and_runs_nothing(plant, run):
 @pytest.mark.parametrize("form", ["html", "zip"])
 def test_no_secret_is_in_it(plant, run, form):
     made = plant.commands.report(run, form=form)
-    texts = [made.content]
+    texts = [content_of(made)]
     if form == "zip":
-        archive = zipfile.ZipFile(io.BytesIO(made.content))
+        archive = zipfile.ZipFile(io.BytesIO(texts[0]))
         assert f"{run}/attempts/0/rank-00000.log" in archive.namelist()
         assert f"{run}/report.html" in archive.namelist()
         texts = [archive.read(name) for name in archive.namelist()]
@@ -101,8 +109,8 @@ def test_secrets_of_known_forms_are_in_no_file_however_they_got_there(plant):
     plant.tick()
     plant.backend.kill(made)
     plant.tick(3)
-    page = plant.commands.report(made, form="html").content
-    archive = zipfile.ZipFile(io.BytesIO(plant.commands.report(made, form="zip").content))
+    page = content_of(plant.commands.report(made, form="html"))
+    archive = zipfile.ZipFile(io.BytesIO(content_of(plant.commands.report(made, form="zip"))))
     files = {"page": page, **{name: archive.read(name) for name in archive.namelist()}}
     assert f"{made}/attempts/0/more.jsonl" in files
     assert f"{made}/attempts/0/result.json" in files
@@ -117,7 +125,7 @@ def test_secrets_of_known_forms_are_in_no_file_however_they_got_there(plant):
 
 
 def test_a_run_that_has_done_nothing_has_a_report_too(plant):
-    assert b"queued" in plant.commands.report(plant.submit(), form="html").content
+    assert b"queued" in plant.commands.report(plant.submit(), form="html").file.read()
 
 
 def test_another_form_is_refused(plant):

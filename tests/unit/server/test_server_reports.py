@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import threading
 
 import httpx
@@ -23,7 +24,8 @@ def test_others_are_answered_while_many_reports_are_made(api, monkeypatch):
     def report(run_id: str, *, form: str) -> ReportFile:
         begun.release()
         assert go_on.wait(60)
-        return ReportFile(content=f"{run_id} {form}".encode(), removed=1)
+        content = f"{run_id} {form}".encode()
+        return ReportFile(file=io.BytesIO(content), size_bytes=len(content), removed=1)
 
     monkeypatch.setattr(api.commands, "report", report)
     app = make_app(api.parts, token="t")
