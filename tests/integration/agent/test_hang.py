@@ -152,6 +152,19 @@ else:
     assert "ranks 1-2 wait in recv" in result["message"].lower()
 
 
+def test_what_a_finished_rank_still_computes_is_no_hang(gang: Gang) -> None:
+    gang.script("""
+        import time, gangline
+        gangline.progress(3, total=3)
+        end = time.monotonic() + 5
+        while time.monotonic() < end:  # an evaluation, an export, an upload
+            sum(range(10_000))
+    """)
+    result = gang.run_to_end(procs_per_node=1, **watch(1.0))
+    assert result["outcome"] == "succeeded", result["message"]
+    assert not gang.events("hang")
+
+
 def test_a_declared_phase_and_a_long_save_hold(gang: Gang) -> None:
     gang.script("""
         import time, gangline

@@ -21,6 +21,8 @@ __all__ = ["Reports", "decide_standing", "parse_reports", "sample_ranks"]
 _MOST_BYTES = 8 << 20
 _LINE = re.compile(rb'\{"k":"([mphc])","a":(\d+),"t":([\d.e+]+),(?:"s":(null|-?\d+),)?')
 
+_TOTAL = re.compile(rb'"n":(\d+)\}$')
+
 
 @dataclass(slots=True)
 class Reports:
@@ -31,6 +33,8 @@ class Reports:
     offset: int = 0
     step: int | None = None
     steps: int = 0
+    finished: bool = False
+    """The newest step is the last."""
     marks: int = 0
     open: list[tuple[str, float, float | None]] = field(default_factory=list)
     """Phases that it is in: name, when it began (wall clock), what it allows."""
@@ -78,6 +82,7 @@ def sample_ranks(
                 "written_bytes": written,
                 "log_bytes": _size(folder.log(rank)),
                 "steps": told.steps,
+                "finished": told.finished,
                 "marks": told.marks,
                 "phase": name,
                 "phase_limit_s": limit_s,
@@ -103,6 +108,9 @@ def parse_reports(told: Reports, data: bytes) -> None:
             if step is not None and step != b"null" and int(step) != told.step:
                 told.step = int(step)
                 told.steps += 1
+            if kind == b"p":
+                total = _TOTAL.search(line, head.end())
+                told.finished = total is not None and told.step is not None and told.step >= int(total[1])
         else:
             told.marks += 1
             if kind == b"h":

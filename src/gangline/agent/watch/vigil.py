@@ -2,7 +2,8 @@
 
 Once any rank has reported a step, only steps count, with declared phases and commits of checkpoints: a rank that
 waits in a collective may burn a whole core, and a thread beside may print for ever. Before that anything counts that
-shows work: the log grows, the process tree uses CPU time, bytes are read or written, a device is busy.
+shows work: the log grows, the process tree uses CPU time, bytes are read or written, a device is busy. A rank that has
+reported its last step can report none, and may evaluate or upload: while it works, the limit is longer.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ class Activity:
     log_bytes: int = 0
     steps: int = 0
     """How often the step that it reports has changed."""
+    finished: bool = False
+    """It has reported the last of its steps."""
     marks: int = 0
     """Phases begun and ended, checkpoints committed."""
     phase: str | None = None
@@ -129,6 +132,7 @@ class Vigil:
         self._ranks: dict[int, _Rank] = {}
         self._heard = dict.fromkeys(nodes, now)
         self._saving = now - limit_s
+        """When a rank was last seen to do what takes time and reports no step: to save, to work on after its last step."""
         self._left: float | None = None
         """When a rank ended by itself or raised, the others going on."""
         self._closer_at: float | None = None
@@ -245,12 +249,15 @@ class Vigil:
             self._move(now)
         if new.marks > old.marks:
             self._move(now)
-        works = self._works(known, old, new, now)
-        if works and not self.counts_steps:
+        works = self._works(known, new, now)
+        talks = new.log_bytes > old.log_bytes
+        if (works or talks) and not self.counts_steps:
             self._move(now)
+        if works and new.finished:
+            self._saving = now
 
-    def _works(self, known: _Rank, old: Activity, new: Activity, now: float) -> bool:
-        """Signs of work other than steps; every meter is read, so that all go on from here."""
+    def _works(self, known: _Rank, new: Activity, now: float) -> bool:
+        """Signs of work other than steps and talk; every meter is read, so that all go on from here."""
         if not known.meters:
             self._begin(new, now)
         window_s = self._window_s
@@ -259,7 +266,7 @@ class Vigil:
         if known.meters["written"].grown(new.written_bytes, now, per_s=_SAVE_BYTES_PER_S, window_s=window_s):
             self._saving = now
         device = new.device_percent is not None and new.device_percent >= _DEVICE_PERCENT
-        return cpu or io or device or new.log_bytes > old.log_bytes
+        return cpu or io or device
 
     def _move(self, now: float) -> None:
         self.sign = now

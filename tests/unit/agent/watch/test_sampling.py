@@ -34,6 +34,14 @@ def test_steps_count_when_they_change():
     assert (found.steps, found.step) == (3, -1)
 
 
+def test_the_last_step_is_known_where_the_total_is():
+    assert told(line("p", s=10, n=10)).finished
+    assert not told(line("p", s=9, n=10)).finished
+    assert not told(line("p", s=9, n=None)).finished
+    assert not told(line("p", s=10, n=10), line("p", s=11, n=20)).finished
+    assert told(line("p", s=10, n=10), line("m", s=10, v={"loss": 1.0})).finished
+
+
 def test_other_attempts_and_garbage_are_passed_over():
     found = Reports(None, 1)
     data = json.dumps(line("p", s=1, n=None), separators=(",", ":")).encode()

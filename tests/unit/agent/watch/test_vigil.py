@@ -75,6 +75,21 @@ def test_once_steps_were_reported_nothing_else_counts(noise):
     assert scene.run(100, **noise) == [(50, Level.CLOSER), (100, Level.HANG)]
 
 
+@pytest.mark.parametrize("work", [{"cpu": 0.5}, {"io": 1 << 20}])
+def test_after_its_last_step_a_rank_may_work_for_ten_limits(work):
+    scene = Scene()
+    scene.change(0, finished=True)
+    scene.step()
+    assert scene.run(1000, **work) == [(500, Level.CLOSER), (1000, Level.HANG)]
+
+
+def test_after_its_last_step_talk_is_no_work():
+    scene = Scene()
+    scene.change(0, finished=True)
+    scene.step()
+    assert scene.run(100, log=100) == [(50, Level.CLOSER), (100, Level.HANG)]  # while torch's end hangs
+
+
 def test_a_busy_device_counts_before_steps_and_not_after():
     scene = Scene()
     scene.change(0, device_percent=100.0)
