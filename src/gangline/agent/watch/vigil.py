@@ -132,7 +132,7 @@ class Vigil:
         self._ranks: dict[int, _Rank] = {}
         self._heard = dict.fromkeys(nodes, now)
         self._saving = now - limit_s
-        """When a rank was last seen to do what takes time and reports no step: to save, to work on after its last step."""
+        """When a rank was last seen at what takes time and reports no step: a save, work after its last step."""
         self._left: float | None = None
         """When a rank ended by itself or raised, the others going on."""
         self._closer_at: float | None = None
