@@ -167,7 +167,8 @@ def _after_success(launch: LaunchSpec, standing: Standing, missing: Sequence[str
         return Outcome(outcome="succeeded", reason=None, message="All ranks exited with 0.", exit_code=0, next="end")
     message = f"All ranks exited with 0, but declared outputs are not there: {'; '.join(missing)}."
     decision = decide_restart(launch.restarts, standing.used, Reason.STORAGE)
-    return _with(decision, Verdict(reason=Reason.STORAGE, message=message), exit_code=EXIT_CODES[Reason.STORAGE])
+    verdict = Verdict(reason=Reason.STORAGE, message=message, hint=_HINT_OUTPUTS)
+    return _with(decision, verdict, exit_code=EXIT_CODES[Reason.STORAGE])
 
 
 def _after_time_limit(
@@ -205,6 +206,9 @@ def _time_is_over(message: str, *, outcome: str = "failed", hint: str) -> Outcom
 _HINT_TIME_LIMIT = (
     "Go on with `gangline resume {run}`, raise `--time-limit`, or let such runs go on by themselves with "
     "`--on-time-limit continue`."
+)
+_HINT_OUTPUTS = (
+    "See in the logs whether writing them failed and was caught; what is no output of this run has to leave `outputs`."
 )
 _HINT_NO_PROGRESS = (
     "Save more often than once in a time limit: ask `gangline.should_stop()` once a step, save when it says yes, and "

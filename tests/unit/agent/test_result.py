@@ -261,6 +261,7 @@ def test_success_needs_the_declared_outputs(make_launch: Callable[..., LaunchSpe
     made = attempt(*map(record, range(4)), ending=Ending(cause="success", time=9.0))
     assert outcome(make_launch(), made).outcome == "succeeded"
     failed = outcome(make_launch(), made, missing_outputs=["model is missing"])
+    assert "writing them failed" in failed.hint
     assert (failed.outcome, failed.reason, failed.exit_code) == ("failed", Reason.STORAGE, 74)
     assert "model is missing" in failed.message
 
