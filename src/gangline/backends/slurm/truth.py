@@ -115,6 +115,8 @@ class Memory:
     asked_accounts: int = 0
     last_asked: Ask | None = None
     restarts: int = 0
+    requeues: bool = False
+    """Slurm may put it back into its queue by itself, even after its script has ended."""
     lives: Sequence[JobRecord] = ()
     alive_sign: int | None = None
     alive_at: float | None = None
@@ -215,6 +217,7 @@ def _remember(claim: Claim, memory: Memory, answers: Answers, footprint: Footpri
         invalid_times=0,
         ended_since=since if is_over else None,
         restarts=max(memory.restarts, record.restarts or 0),
+        requeues=memory.requeues if record.requeues is None else record.requeues,
         asked_accounts=0 if (record.restarts or 0) > memory.restarts else memory.asked_accounts,
     )
 
@@ -232,8 +235,11 @@ def _follows(life: JobRecord, lives: Sequence[JobRecord], claim: Claim) -> bool:
 
 
 def _is_over_by_files(memory: Memory, record: JobRecord | None, footprint: Footprint) -> bool:
-    """The leader has said that the launch is over, and the batch script of this life of the job has ended."""
-    if footprint.last_word not in {"end", "relaunch"} or not _is_marked(memory, footprint):
+    """The leader has said that the launch is over, and the batch script of this life of the job has ended.
+
+    Of a job that Slurm may put back after that, as at a preemption, Slurm's own word is waited for.
+    """
+    if memory.requeues or footprint.last_word not in {"end", "relaunch"} or not _is_marked(memory, footprint):
         return False
     return record is None or record.state.standing is not Standing.PENDING
 

@@ -364,6 +364,18 @@ def test_the_mark_of_an_earlier_life_says_nothing_of_this_one():
     assert case.poll(footprint=replace(old, last_word="")).liveness is Liveness.UNKNOWN
 
 
+def test_a_script_that_ended_by_preemption_may_be_started_again_by_slurm():
+    footprint = Footprint(mark=ExitMark(exit_code=143, restart=0, time=1.0), last_word="relaunch")
+    case = Case()
+    assert case.poll(job("RUNNING", requeues=True), footprint).liveness is Liveness.ALIVE
+    assert case.poll(job("COMPLETING", requeues=True), footprint).liveness is Liveness.ALIVE
+    assert case.poll(trouble="no answer", footprint=footprint).liveness is Liveness.UNKNOWN
+    case.lives = [life("PREEMPTED")]
+    seen = case.poll(job("PENDING", restarts=1, reason="BeginTime", requeues=True), footprint)
+    assert (seen.liveness, seen.preempted) == (Liveness.PENDING, True)
+    assert case.poll(job("RUNNING", restarts=1, requeues=True), footprint).liveness is Liveness.ALIVE
+
+
 # H4: ended from outside, and by ourselves
 
 
