@@ -31,9 +31,6 @@ _PIECE_BYTES = 1 << 18
 _LEAST_BATCH_BYTES, _MOST_BATCH_BYTES = 1 << 16, 4 << 20
 _BATCH_S = 0.5
 """How long one batch of reads should take; signs of life and other runs wait for it."""
-_BLIND_AFTER_S = (8.0, 40.0)
-"""At least and at most so long after the last look it is not known any more whether leaders live."""
-_BLIND_BEAT_S = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +66,6 @@ class Ferry:
         self._batch_bytes = _LEAST_BATCH_BYTES * 4
         self._served: dict[tuple[str, str], None] = {}
         """Files that had their turn in this round, in that order."""
-        self._looked_at = time.monotonic()
-        self._blind_after_s = _BLIND_AFTER_S[0]
         self._said_blocked = ""
         self._ending = threading.Event()
         self._wake = threading.Event()
@@ -78,7 +73,7 @@ class Ferry:
 
     def start(self) -> None:
         """Begin; until then nothing is asked."""
-        for work in (self._pull, self._push, self._keep_signs):
+        for work in (self._pull, self._push):
             thread = threading.Thread(target=work, name=f"ferry-{self._name}-{work.__name__.strip('_')}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -175,7 +170,6 @@ class Ferry:
             pause_s = max(pause_s, self._pace.retry_s)
         elif not is_complete:
             pause_s = 0.0
-        self._blind_after_s = min(_BLIND_AFTER_S[1], max(_BLIND_AFTER_S[0], 3 * (now - began + pause_s)))
         return pause_s
 
     def _look(self, runs: Mapping[str, Followed]) -> tuple[frozenset[str], float]:
@@ -187,7 +181,6 @@ class Ferry:
             if not names:
                 continue
             changes = self._link.changes(names, None if is_whole else self._since)
-            self._looked_at = time.monotonic()
             for name in names:
                 states = [FileState(*found) for found in changes.files.get(name, ())]
                 runs[name].tell(states, all_at=now if is_whole else None)
@@ -283,16 +276,6 @@ class Ferry:
                 if _touch(self._mirror(name).launch(launch).alive, at_ns):
                     runs[name].alive = alive
 
-    def _keep_signs(self) -> None:
-        """While nobody can look there, leaders are not silent: nobody knows."""
-        while not self._ending.wait(_BLIND_BEAT_S):
-            if time.monotonic() - self._looked_at > self._blind_after_s:
-                with self._lock:
-                    names = list(self._followed)
-                for name in names:
-                    for launch in self._mirror(name).launches()[-1:]:
-                        _nudge(launch.alive)
-
     # Pushing.
 
     def _push_all(self) -> float:
@@ -370,12 +353,3 @@ def _touch(path: Path, at_ns: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _nudge(path: Path) -> None:
-    """Another time than before, by next to nothing."""
-    try:
-        at_ns = path.stat().st_mtime_ns + 1
-        os.utime(path, ns=(at_ns, at_ns))
-    except OSError:
-        return

@@ -42,8 +42,6 @@ CONFIRM_TIMES = 3
 CONFIRM_S = 20.0
 """So often, and over so long, a controller has to say that it knows no such job."""
 _MOST_QUESTIONS = 2
-_NUDGE_NS = 1_000_000
-"""By less the ferry moves signs of life, when it cannot look."""
 
 
 class Ask(Enum):
@@ -189,7 +187,7 @@ def _ours(record: JobRecord | None, claim: Claim) -> JobRecord | None:
 
 
 def _remember(claim: Claim, memory: Memory, answers: Answers, footprint: Footprint, now: float) -> Memory:
-    if footprint.alive_sign is not None and abs(footprint.alive_sign - (memory.alive_sign or 0)) > _NUDGE_NS:
+    if footprint.alive_sign is not None and footprint.alive_sign != memory.alive_sign:
         memory = replace(memory, alive_sign=footprint.alive_sign, alive_at=now)
     if answers.asked is not None:
         times = memory.asked_accounts + (1 if answers.asked is Ask.ACCOUNTS else 0)

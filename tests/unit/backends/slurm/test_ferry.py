@@ -188,22 +188,6 @@ def test_the_sign_of_life_of_the_newest_launch_is_shown(ferry: Ferry, link: Coun
     assert shown.stat().st_mtime_ns == 9_000
 
 
-def test_while_nobody_can_look_leaders_are_not_silent(
-    ferry: Ferry, link: CountingLink, home: Home, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    far(link, "launches/000/leader.alive")
-    ferry.follow("r")
-    ferry._round()
-    shown = home.run("r").launch(0).alive
-    times = [shown.stat().st_mtime_ns]
-    beats = iter([False, False, True])
-    monkeypatch.setattr(ferry._ending, "wait", lambda _: (clock.__setattr__("now", clock.now + 6.0), next(beats))[1])
-    ferry._looked_at = clock.now
-    ferry._keep_signs()  # after 6 s it is known; after 12 s it is not
-    times.append(shown.stat().st_mtime_ns)
-    assert times[1] == times[0] + 1
-
-
 def test_the_end_is_said_after_a_whole_look_that_began_later(ferry: Ferry, link: CountingLink, home: Home) -> None:
     old = far(link, "attempts/0/rank-00001.log", b"old")
     far(link, "attempts/1/result.json", b"{}")

@@ -273,15 +273,6 @@ def test_files_alone_prove_the_end_while_slurm_is_silent():
     assert Case().poll(job("RUNNING"), Footprint(last_word="restart", mark=MARK)).liveness is Liveness.ALIVE
 
 
-def test_what_the_ferry_does_while_it_is_blind_is_no_sign_of_life():
-    case = Case(has_accounts=False)
-    case.is_invalid = True
-    case.poll(job("RUNNING"), Footprint(alive_sign=10**9))
-    for nudge in range(10):
-        seen = case.poll(footprint=Footprint(alive_sign=10**9 + nudge))
-    assert seen.liveness is Liveness.GONE
-
-
 # Recycled numbers
 
 
