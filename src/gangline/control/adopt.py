@@ -23,7 +23,7 @@ from gangline.domain.errors import GanglineError
 from gangline.domain.phase import TERMINAL, Phase, Reason
 from gangline.domain.spec import RunSpec
 from gangline.ports import Clock
-from gangline.rundir.files import is_temporary, read_json
+from gangline.rundir.files import Unreadable, is_temporary, read_json
 from gangline.rundir.home import Home
 from gangline.rundir.layout import RunDir
 from gangline.store.rows import NewEvent, NewRun, RunRow
@@ -130,7 +130,8 @@ def _with_place(folder: RunDir, run: RunRow) -> RunRow:
     told = _told(folder, run.launch)
     if told is None:
         return run
-    return replace(run, phase=Phase.STARTING, placement=told["devices"], message="Agents are starting.")
+    handle = _handle(folder, run.launch)
+    return replace(run, phase=Phase.STARTING, placement=_place(told), handle=handle, message="Agents are starting.")
 
 
 def _guess(folder: RunDir, spec: RunSpec) -> Record:
@@ -144,7 +145,10 @@ def _guess(folder: RunDir, spec: RunSpec) -> Record:
     launch = launches[-1].number if launches else 0
     told = _told(folder, launch)
     if told is not None and _is_held(folder, launch):
-        return _record(replace(run, launch=launch, phase=Phase.STARTING, placement=told["devices"]))
+        return _record(replace(run, launch=launch, phase=Phase.STARTING, placement=_place(told)))
+    if told is not None and not told["devices"]:  # elsewhere: its backend knows, by handle or key
+        handle = _handle(folder, launch)
+        return _record(replace(run, launch=launch, phase=Phase.STARTING, placement=_place(told), handle=handle))
     if told is not None and _is_over(folder):
         return _record(replace(run, launch=launch, phase=Phase.STARTING))
     unsure = replace(
@@ -186,7 +190,21 @@ def _new_run(run_id: str, spec: RunSpec, created: float) -> NewRun:
 
 def _told(folder: RunDir, launch: int) -> Mapping[str, Any] | None:
     told = read_json(folder.launch(launch).spec)
-    return told if told is not None and isinstance(told.get("devices"), list) else None
+    is_whole = told is not None and isinstance(told.get("devices"), list) and isinstance(told.get("nodes"), int)
+    return told if is_whole else None
+
+
+def _handle(folder: RunDir, launch: int) -> Mapping[str, Any] | None:
+    """What the backend knows the launch by; None also where that is damaged: it is asked for by its key then."""
+    try:
+        return read_json(folder.launch(launch).handle)
+    except Unreadable:
+        return None
+
+
+def _place(told: Mapping[str, Any]) -> list[list[str]]:
+    """Devices of each node of a launch; nobody has handed out any to agents elsewhere."""
+    return told["devices"] or [[] for _ in range(told["nodes"])]
 
 
 def _is_over(folder: RunDir) -> bool:
