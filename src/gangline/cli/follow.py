@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -133,11 +134,17 @@ def _show(item: Mapping[str, Any], printer: LogPrinter, story: Story) -> None:
         if sys.stdout.isatty():  # elsewhere stdout is the ranks' alone, to the byte
             printer.break_line()
         _say_event(item["event"])
+    elif "waits" in item:
+        _tell(time.time(), item["waits"])
 
 
 def _say_event(event: EventView) -> None:
+    _tell(event["time"], event["message"])
+
+
+def _tell(when: float, message: str) -> None:
     terminal = Terminal.from_stream(sys.stderr)
-    say(terminal.paint(f"gangline {render_clock(event['time'])} {visible(event['message'])}", dim=True), err=True)
+    say(terminal.paint(f"gangline {render_clock(when)} {visible(message)}", dim=True), err=True)
 
 
 def _is_told_otherwise(event: EventView) -> bool:

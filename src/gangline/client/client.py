@@ -394,7 +394,7 @@ class Client:
             since: begin at what was written from this time on.
             after: `seq` of the last event that the caller knows.
         Yields:
-            LogChunk, `{"event": EventView}` and, last, `{"end": RunSummary}`.
+            LogChunk, `{"event": EventView}`, `{"waits": why it is queued}` and, last, `{"end": RunSummary}`.
         """
         begin = {"tail": tail, "since": since}
         state = Follow(ranks=ranks, attempt=attempt, offsets=dict(offsets or {}), begin=begin, after=after)

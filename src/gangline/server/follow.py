@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from starlette.concurrency import run_in_threadpool
@@ -32,6 +32,36 @@ _LOOK_S = 0.1
 """How often the store is asked; logs are looked at more often."""
 
 
+_WAIT_S = 1.0
+"""A run that gets its place sooner is not said to wait."""
+_FIRST_WAIT_PAUSE_S = 5.0
+_LONGEST_WAIT_PAUSE_S = 300.0
+"""Between two sentences on why a run waits; a cluster's estimates change all the time."""
+
+
+@dataclass(slots=True)
+class _Wait:
+    """What the reader was told of why the run waits."""
+
+    since: float | None = None
+    told: str = ""
+    may_tell: float = 0.0
+    pause_s: float = _FIRST_WAIT_PAUSE_S
+
+    def news(self, run: RunSummary, now: float) -> str:
+        """A sentence that the reader does not have; "" where there is none, or it is too soon for it."""
+        if run["phase"] != Phase.QUEUED.value:
+            self.since = None
+            return ""
+        if self.since is None:
+            self.since, self.may_tell = now, now + _WAIT_S
+        if now < self.may_tell or run["message"] in {"", self.told}:
+            return ""
+        self.told, self.may_tell = run["message"], now + self.pause_s
+        self.pause_s = min(2 * self.pause_s, _LONGEST_WAIT_PAUSE_S)
+        return self.told
+
+
 class _Runs(Protocol):
     """The part of `Commands` that a follower needs."""
 
@@ -52,6 +82,7 @@ class RunFollower:
     ended: bool = False
     _seen: RunSummary | None = None
     _looked: float = float("-inf")
+    _wait: _Wait = field(default_factory=_Wait)
 
     def poll(self) -> tuple[bytes, bool]:
         """Lines with all that is new, up to about 1 MiB; and whether there may be more at once.
@@ -77,6 +108,9 @@ class RunFollower:
         for event in self.runs.events(self.run_id, after=self.after):
             self.after = event["seq"]
             yield encode({"event": event})
+        waits = self._wait.news(self._seen, self._looked)
+        if waits:
+            yield encode({"waits": waits})
 
 
 async def follow_lines(follower: RunFollower, stopping: Stopping) -> AsyncIterator[bytes]:

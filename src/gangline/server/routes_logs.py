@@ -93,7 +93,7 @@ def _add_follow(router: APIRouter, parts: Parts) -> None:
         since: _Since = None,
         after: Annotated[int, Query(ge=-MOST, le=MOST, description="`seq` of the last event that is known.")] = -1,
     ) -> Response:
-        """Lines of JSON: LogChunks, `{"event": EventView}`, and at the end `{"end": RunSummary}`."""
+        """Lines of JSON: LogChunks, `{"event": EventView}`, `{"waits": text}`, and at the end `{"end": RunSummary}`."""
         run_id, seen = await run_in_threadpool(_summary, parts, run)
         logs = GangLogFollower(
             run_dir=parts.home.run(run_id),

@@ -182,6 +182,14 @@ def test_following_tells_events_beside_the_output(gangline: Any, client: Any, ma
     assert client.calls[-1] == ("follow", ("a", {"ranks": [0], "attempt": None, "tail": 3, "since": None, "after": 4}))
 
 
+def test_following_tells_why_a_run_waits(gangline: Any, client: Any, make: Any):
+    client.runs = {"a": make.run(id="a", phase="queued")}
+    client.stream = [{"waits": "Slurm: Priority, starts at about 12:40."}, {"end": make.run(id="a", phase="succeeded")}]
+    result = gangline("logs", "a", "--follow")
+    assert (result.code, result.out) == (0, "")
+    assert "Slurm: Priority, starts at about 12:40." in result.err
+
+
 def test_a_reader_that_has_gone_is_no_error(
     client: Any, make: Any, capfd: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):

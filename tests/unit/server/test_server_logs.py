@@ -285,6 +285,20 @@ def test_that_an_attempt_starts_is_told_before_what_its_ranks_write(run_dir, att
     assert [line["text"] for line in lines_of(follower.poll()[0])] == ["the next one\n"]
 
 
+def test_why_a_queued_run_waits_is_told_when_it_changes_and_not_too_often(run_dir):
+    commands, now, told = FakeCommands(), [0.0], []
+    follower = make_follower(run_dir, commands, lambda: now[0])
+    for second in range(40):
+        now[0] = float(second)
+        commands.runs["a"] = make_summary(id="a", phase="queued", message=f"Priority, {max(second, 3)} s to go.")
+        told += [(second, line["waits"]) for line in lines_of(follower.poll()[0])]
+    assert [second for second, _ in told] == [1, 6, 16, 36]
+    assert told[0][1] == "Priority, 3 s to go."
+    commands.runs["a"] = make_summary(id="a", phase="starting", message="Agents are starting.")
+    now[0] += 100
+    assert lines_of(follower.poll()[0]) == []
+
+
 def test_events_that_are_known_are_not_repeated(run_dir):
     commands = FakeCommands()
     commands.runs["a"] = make_summary(id="a", phase="stopped")
