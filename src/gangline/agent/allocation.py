@@ -10,16 +10,8 @@ from pathlib import Path
 
 from gangline.agent.launchspec import LaunchSpec
 
-__all__ = ["VISIBILITY_VARIABLES", "Allocation", "adopt_allocation", "find_program", "read_allocation"]
+__all__ = ["Allocation", "adopt_allocation", "find_program", "read_allocation"]
 
-VISIBILITY_VARIABLES = (
-    "CUDA_VISIBLE_DEVICES",
-    "HIP_VISIBLE_DEVICES",
-    "ROCR_VISIBLE_DEVICES",
-    "GPU_DEVICE_ORDINAL",
-    "ZE_AFFINITY_MASK",
-)
-"""By which schedulers and vendors say what a process may use; some schedulers set those of all vendors."""
 _IDS = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 _NONE = frozenset({"", "NoDevFiles", "-1"})
 _AMD = Path("/dev/kfd")

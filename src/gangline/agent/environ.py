@@ -7,55 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.agent.allocation import VISIBILITY_VARIABLES
 from gangline.agent.launchspec import LaunchSpec, Shape
+from gangline.agent.leaking import VISIBILITY_VARIABLES, scrub
 from gangline.domain.spec import Strategy
 from gangline.rundir.layout import RunDir
 
-__all__ = ["AttemptTerms", "render_rank_environment", "render_run_environment", "scrub"]
+__all__ = ["AttemptTerms", "render_rank_environment", "render_run_environment"]
 
-_LEAKING_PREFIXES = (
-    "SLURM_",
-    "SLURMD_",
-    "SBATCH_",
-    "SRUN_",
-    "SALLOC_",
-    "SPANK_",
-    "PMI_",
-    "PMIX_",
-    "OMPI_",
-    "PRTE_",
-    "PALS_",
-    "FLUX_",
-    "MPI_LOCAL",
-    "MV2_COMM_WORLD_",
-    "TORCHELASTIC_",
-    "GANGLINE_",
-    "ROLE_",
-)
-_LEAKING_NAMES = frozenset(
-    {
-        "RANK",
-        "LOCAL_RANK",
-        "WORLD_SIZE",
-        "LOCAL_WORLD_SIZE",
-        "NODE_RANK",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
-        "NNODES",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TF_CONFIG",
-        "JAX_COORDINATOR_ADDRESS",
-        "JAX_NUM_PROCESSES",
-        "JAX_PROCESS_ID",
-        "JAX_LOCAL_DEVICE_IDS",
-        "HYDRA_CONTROL_FD",
-        "HYDI_CONTROL_FD",
-    }
-)
-_KEPT_NAMES = frozenset({"SLURM_CONF"})
-"""Where the scheduler is configured: nothing of a job, and without it its commands may not work."""
 _VISIBILITY = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 
 
@@ -71,15 +29,6 @@ class AttemptTerms:
     """Absolute path of the checkpoint to start from, or ""."""
     cluster: Sequence[str] = ()
     """`address:port` of every rank in order, for strategies that need the whole list; else empty."""
-
-
-def scrub(base: Mapping[str, str]) -> dict[str, str]:
-    """The agent's own environment without what a scheduler or another launcher meant for it alone."""
-    return {
-        name: value
-        for name, value in base.items()
-        if name in _KEPT_NAMES or not (name in _LEAKING_NAMES or name.startswith(_LEAKING_PREFIXES))
-    }
 
 
 def render_rank_environment(

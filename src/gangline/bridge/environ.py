@@ -8,9 +8,14 @@ import secrets
 import subprocess
 from collections.abc import Mapping
 
+from gangline.agent.leaking import VISIBILITY_VARIABLES, scrub
+
 __all__ = ["extend_by_login", "fetch_login_environ", "render_command_environ"]
 
-_FORMATS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SPRIO_", "PMI_", "PMIX_")
+_FORMATS = ("SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SPRIO_")
+_OF_WHO_STARTED = frozenset(
+    {"VIRTUAL_ENV", "VIRTUAL_ENV_PROMPT", "PYTHONPATH", "PYTHONHOME", "OLDPWD", *VISIBILITY_VARIABLES}
+)
 _KEPT = frozenset({"SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS"})
 _USUAL_FOLDERS = (
     "/usr/bin",
@@ -24,12 +29,13 @@ _PATIENCE_S = 20.0
 
 
 def render_command_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without what changes the form of answers, and without what an outer job has left."""
-    return {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith(_FORMATS) and (not name.startswith("SLURM_") or name in _KEPT)
-    }
+    """Without what changes the form of answers or overrides what a batch script says, and what an outer job has left.
+
+    Slurm gives a job the environment of `sbatch`.
+    """
+    kept = {name: environ[name] for name in _KEPT if name in environ}
+    plain = {name: value for name, value in scrub(environ).items() if not name.startswith(_FORMATS)}
+    return {**{name: value for name, value in plain.items() if name not in _OF_WHO_STARTED}, **kept}
 
 
 def extend_by_login(environ: Mapping[str, str], login: Mapping[str, str]) -> dict[str, str]:

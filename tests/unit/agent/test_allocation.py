@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from gangline.agent.allocation import Allocation, adopt_allocation, find_program, read_allocation
-from gangline.agent.environ import AttemptTerms, render_rank_environment, scrub
+from gangline.agent.environ import AttemptTerms, render_rank_environment
 from gangline.agent.launchspec import LaunchSpec
+from gangline.agent.leaking import scrub
 
 ON_SLURM = {
     "SLURMD_NODENAME": "node07",

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gangline.agent.environ import AttemptTerms, render_rank_environment, scrub
+from gangline.agent.environ import AttemptTerms, render_rank_environment
 from gangline.agent.launchspec import LaunchSpec, Shape
+from gangline.agent.leaking import scrub
 from gangline.domain.spec import Strategy
 
 TERMS = AttemptTerms(

@@ -98,8 +98,8 @@ def test_the_end_ends_what_runs(commands: Commands, tmp_path: Path) -> None:
 
 def test_the_environment_keeps_settings_and_loses_formats_and_an_outer_job() -> None:
     environ = {"PATH": "/bin", "SQUEUE_FORMAT": "%i", "SLURM_JOB_ID": "7", "SLURM_CONF": "/c", "SBATCH_ACCOUNT": "a"}
-    kept = {"PATH": "/bin", "SLURM_CONF": "/c", "SBATCH_ACCOUNT": "a"}
-    assert render_command_environ(environ) == kept
+    environ |= {"PYTHONPATH": "/x", "GANGLINE_HOME": "/h", "OMPI_COMM_WORLD_RANK": "1", "CUDA_VISIBLE_DEVICES": "0"}
+    assert render_command_environ(environ) == {"PATH": "/bin", "SLURM_CONF": "/c"}, "SBATCH_… overrides a batch script"
     extended = extend_by_login({"PATH": "/bin", "SLURM_CONF": "/mine"}, {"PATH": "/bin:/opt/x", "SLURM_CONF": "/c"})
     assert extended["PATH"].startswith("/bin:/opt/x:")
     assert extended["SLURM_CONF"] == "/mine"
