@@ -30,6 +30,8 @@ class Allocation:
     """When the machines are taken back, seconds since the epoch."""
     notice_s: float | None = None
     """How long before the end the scheduler says so, by SIGURG."""
+    nodes: int = 0
+    """Of the whole job; 0: not known."""
     tells: bool = False
     """The scheduler is to see how the run ended: its leader ends with the run's own code."""
 
@@ -48,12 +50,18 @@ def read_allocation(env: Mapping[str, str], *, exists: Callable[[Path], bool] = 
         device_kind=("amd" if is_amd else "nvidia") if devices else "",
         end=_number(env.get("GANGLINE_JOB_END")),
         notice_s=_number(env.get("GANGLINE_NOTICE_S")),
+        nodes=int(_number(env.get("GANGLINE_NODES")) or 0),
         tells=env.get("GANGLINE_TELL") == "run",
     )
 
 
 def adopt_allocation(launch: LaunchSpec, node: int, allocation: Allocation) -> LaunchSpec:
-    """The launch as this node sees it: with its own devices, where the server has handed out none."""
+    """The launch as this node sees it: with its own devices, where the server has handed out none.
+
+    An elastic gang is as large as the scheduler has made it.
+    """
+    if launch.fewest_nodes <= allocation.nodes < launch.nodes:
+        launch = replace(launch, nodes=allocation.nodes)
     if not allocation.devices or any(launch.devices):
         return launch
     devices: list[tuple[str, ...]] = [()] * launch.nodes

@@ -68,6 +68,14 @@ def test_a_node_takes_its_own_devices(make_launch: Callable[..., LaunchSpec]) ->
     assert adopt_allocation(handed_out, 1, given) is handed_out
 
 
+def test_an_elastic_gang_is_as_large_as_its_job(make_launch: Callable[..., LaunchSpec]) -> None:
+    elastic = replace(make_launch(), nodes=4, min_nodes=2)
+    given = read_allocation({"GANGLINE_NODES": "3"}, exists=there())
+    assert adopt_allocation(elastic, 0, given).nodes == 3
+    assert adopt_allocation(replace(elastic, min_nodes=None), 0, given).nodes == 4
+    assert adopt_allocation(elastic, 0, Allocation(nodes=1)).nodes == 4
+
+
 @pytest.mark.parametrize(("kind", "variable"), [("nvidia", "CUDA_VISIBLE_DEVICES"), ("amd", "HIP_VISIBLE_DEVICES")])
 def test_ranks_see_them_through_one_variable(make_launch: Callable[..., LaunchSpec], kind: str, variable: str) -> None:
     launch = replace(make_launch(), devices=((), ("2", "3")), device_kind=kind)

@@ -78,7 +78,7 @@ def render_job(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> str:
             f"launch={shlex.quote(terms.launch_dir())}",
             'echo "$SLURM_JOB_ID" 2>/dev/null >"$launch/job.id"',
             *_end_of_time(gang),
-            f"export GANGLINE_NOTICE_S={_notice_s(gang)} GANGLINE_TELL=run",
+            f'export GANGLINE_NOTICE_S={_notice_s(gang)} GANGLINE_NODES="$SLURM_JOB_NUM_NODES" GANGLINE_TELL=run',
             f"look={shlex.quote(_LOOK)}",
             start.format(srun=_srun_options(gang)),
             _LEAVE_MARK,
@@ -163,14 +163,17 @@ def _lines(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> Iterator[t
     yield "chdir", quote_value(terms.run_dir)
     yield "output", quote_value(f"{terms.launch_dir()}/job.log".replace("%", "%%"))
     yield "open-mode", "append"
-    yield "nodes", str(gang.nodes)
-    yield "ntasks-per-node", "1"
+    if _is_elastic(gang):  # with a number of tasks, Slurm would be content with the fewest nodes
+        yield "nodes", f"{gang.min_nodes}-{gang.nodes}"
+    else:
+        yield "nodes", str(gang.nodes)
+        yield "ntasks-per-node", "1"
     yield from _resources(gang, options, terms)
     if gang.time_limit_s is not None:
         yield "time", render_time(gang.time_limit_s)
     yield "signal", f"URG@{min(math.ceil(_notice_s(gang)), _LONGEST_SIGNAL_S)}"
     yield "no-requeue", None
-    if gang.min_nodes is not None and gang.min_nodes < gang.nodes:
+    if _is_elastic(gang):
         yield "no-kill", None
     yield from _wishes(gang, options)
 
@@ -264,9 +267,10 @@ def _notice_s(gang: GangSpec) -> int:
 
 def _srun_options(gang: GangSpec) -> str:
     """One agent a node, on all that the job has there. The end of one leaves the others to the leader."""
+    nodes = '"$SLURM_JOB_NUM_NODES"' if _is_elastic(gang) else str(gang.nodes)
     options = [
-        f"--nodes={gang.nodes}",
-        f"--ntasks={gang.nodes}",
+        f"--nodes={nodes}",
+        f"--ntasks={nodes}",
         "--ntasks-per-node=1",
         "--kill-on-bad-exit=0",
         "--wait=0",
@@ -274,6 +278,11 @@ def _srun_options(gang: GangSpec) -> str:
         "--mpi=none",
         "--export=ALL",
     ]
-    if gang.min_nodes is not None and gang.min_nodes < gang.nodes:
+    if _is_elastic(gang):
         options.append("--no-kill")
     return " ".join(options)
+
+
+def _is_elastic(gang: GangSpec) -> bool:
+    """Slurm gives it as many nodes as there are, and it goes on when some are lost."""
+    return gang.min_nodes is not None and gang.min_nodes < gang.nodes

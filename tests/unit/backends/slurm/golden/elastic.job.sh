@@ -5,8 +5,7 @@
 #SBATCH --chdir=/scratch/team/gangline/runs/llama-ft-7k3q
 #SBATCH --output=/scratch/team/gangline/runs/llama-ft-7k3q/launches/000/job.log
 #SBATCH --open-mode=append
-#SBATCH --nodes=4
-#SBATCH --ntasks-per-node=1
+#SBATCH --nodes=2-4
 #SBATCH --cpus-per-task=96
 #SBATCH --signal=URG@90
 #SBATCH --no-requeue
@@ -20,7 +19,7 @@ if [ -z "$SLURM_JOB_END_TIME" ]; then
   SLURM_JOB_END_TIME=$(date -d "${end:-unknown}" +%s 2>/dev/null)
 fi
 export GANGLINE_JOB_END="$SLURM_JOB_END_TIME"
-export GANGLINE_NOTICE_S=90 GANGLINE_TELL=run
+export GANGLINE_NOTICE_S=90 GANGLINE_NODES="$SLURM_JOB_NUM_NODES" GANGLINE_TELL=run
 look='for pause in 1 2 3 4 5; do
   [ -r "$1/node.sh" ] && exec /bin/bash "$1/node.sh"
   sleep "$pause"
@@ -28,7 +27,7 @@ done
 echo "gangline: $SLURMD_NODENAME does not see $1: the work folder of the pool is not mounted there" >&2
 exit 66'
 trap : TERM
-srun --nodes=4 --ntasks=4 --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mpi=none --export=ALL --no-kill /bin/bash -c "$look" gangline "$launch" </dev/null
+srun --nodes="$SLURM_JOB_NUM_NODES" --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 --cpu-bind=none --mpi=none --export=ALL --no-kill /bin/bash -c "$look" gangline "$launch" </dev/null
 code=$?
 mark="$code ${SLURM_RESTART_COUNT:-0} $(date +%s)"
 (echo "$mark" >"$launch/job.exit.new" && mv "$launch/job.exit.new" "$launch/job.exit") 2>/dev/null

@@ -18,7 +18,7 @@ if [ -z "$SLURM_JOB_END_TIME" ]; then
   SLURM_JOB_END_TIME=$(date -d "${end:-unknown}" +%s 2>/dev/null)
 fi
 export GANGLINE_JOB_END="$SLURM_JOB_END_TIME"
-export GANGLINE_NOTICE_S=90 GANGLINE_TELL=run
+export GANGLINE_NOTICE_S=90 GANGLINE_NODES="$SLURM_JOB_NUM_NODES" GANGLINE_TELL=run
 look='for pause in 1 2 3 4 5; do
   [ -r "$1/node.sh" ] && exec /bin/bash "$1/node.sh"
   sleep "$pause"

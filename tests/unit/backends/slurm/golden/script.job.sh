@@ -16,7 +16,7 @@
 launch=/scratch/team/gangline/runs/llama-ft-7k3q/launches/000
 echo "$SLURM_JOB_ID" 2>/dev/null >"$launch/job.id"
 export GANGLINE_JOB_END="${SLURM_JOB_END_TIME:-$(($(date +%s) + 3600))}"
-export GANGLINE_NOTICE_S=90 GANGLINE_TELL=run
+export GANGLINE_NOTICE_S=90 GANGLINE_NODES="$SLURM_JOB_NUM_NODES" GANGLINE_TELL=run
 look='for pause in 1 2 3 4 5; do
   [ -r "$1/node.sh" ] && exec /bin/bash "$1/node.sh"
   sleep "$pause"
