@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
-from gangline.domain.pool import PoolState
+from gangline.domain.pool import Finding, PoolState
 from gangline.domain.spec import RunSpec
 from gangline.rundir.checkpoints import FoundCheckpoint
 
@@ -86,6 +86,18 @@ class Backend(Protocol):
 
     def state(self) -> PoolState:
         """How the pool can be reached, as far as is known; asks nobody."""
+        ...
+
+    def examine(self, *, deep: bool) -> list[Finding]:
+        """Look at everything that the pool needs; connects at once, whatever came before. Raises nothing.
+
+        Args:
+            deep: also start something tiny on a machine of the pool, which may have to wait for one.
+        """
+        ...
+
+    def login_command(self) -> tuple[str, ...]:
+        """What a person types where the pool wants a password or a second factor; () where none ever does."""
         ...
 
     def close(self) -> None:

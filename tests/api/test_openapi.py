@@ -26,6 +26,7 @@ def render_openapi() -> dict[str, Any]:
     nowhere = Path("/nowhere")
     parts = Parts(
         commands=FakeCommands(),
+        pools=None,
         objects=ObjectStore(nowhere),
         home=Home(nowhere),
         started=0.0,

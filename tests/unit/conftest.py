@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -14,8 +15,11 @@ from starlette.types import ASGIApp
 from gangline.client.client import Client
 from gangline.rundir.home import Home
 from gangline.server.app import make_app
+from gangline.server.backends import Backends
 from gangline.server.parts import Parts, Stopping
+from gangline.server.pools import Pools
 from gangline.snapshot.objects import ObjectStore
+from gangline.testing import FakeBackend
 from gangline.testing.commands import FakeCommands
 
 TOKEN = "secret-of-the-tests"
@@ -55,11 +59,29 @@ class SyncAsgiTransport(httpx.BaseTransport):
         return httpx.Response(answer.status_code, headers=answer.headers, content=await answer.aread())
 
 
+def pool_views(backends: Backends) -> list[dict[str, Any]]:
+    """Enough of PoolView for what lies above it."""
+    return [
+        {"name": name, "backend": "fake", "state": backend.state().status.value, "running": 0, "queued": 0, "jobs": 0}
+        for name, backend in backends.items()
+    ]
+
+
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[Api]:
     commands, home = FakeCommands(), Home(tmp_path / "state").create()
+    backends = Backends(
+        home, factories={"local": lambda: lambda _: FakeBackend(), "slurm": lambda: lambda _, __: FakeBackend()}
+    )
+    backends.watch(set)
     parts = Parts(
-        commands=commands, objects=ObjectStore(home.path), home=home, started=1.0, stopping=Stopping(), owner="alice"
+        commands=commands,
+        pools=Pools(home=home, backends=backends, list_pools=lambda: pool_views(backends), poke=lambda: None),
+        objects=ObjectStore(home.path),
+        home=home,
+        started=1.0,
+        stopping=Stopping(),
+        owner="alice",
     )
     headers = {"Authorization": f"Bearer {TOKEN}"}
     app = make_app(parts, token=TOKEN)

@@ -103,10 +103,10 @@ def _probe(_: FarSide, asked: Mapping[str, Any], __: bytes) -> Answer:
 
 
 def _checkpoints(_: FarSide, asked: Mapping[str, Any], __: bytes) -> Answer:
-    from gangline.rundir.checkpoints import find_checkpoints  # noqa: PLC0415 - few ask
+    from gangline.rundir.commits import find_known  # noqa: PLC0415 - few ask
 
     folder = _absolute(asked["folder"])
-    return {"checkpoints": [{**asdict(one), "path": str(one.path)} for one in find_checkpoints(folder)]}, b""
+    return {"checkpoints": [{**asdict(one), "path": str(one.path)} for one in find_known(folder)]}, b""
 
 
 def _python(side: FarSide, asked: Mapping[str, Any], _: bytes) -> Answer:

@@ -6,6 +6,7 @@ import click
 
 from gangline.cli import connection
 from gangline.cli.options import echo_json, echo_lines, json_option
+from gangline.cli.poolsetup import COMMANDS, render_trouble
 from gangline.cli.table import Column, render_table
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_age, render_count, render_duration, render_size, visible
@@ -14,9 +15,11 @@ from gangline.wire.views import NodeHealthView, PoolView
 __all__ = ["command"]
 
 _MOST_MARKS = 6
+_MANY, _MANY_BYTES = 100_000, 1 << 59
 _COLUMNS = (
     Column(title="pool"),
     Column(title="backend", drop=3),
+    Column(title="state"),
     Column(title="nodes", right=True, drop=4),
     Column(title="ranks", right=True, drop=5),
     Column(title="cpus free", right=True, drop=2),
@@ -24,6 +27,7 @@ _COLUMNS = (
     Column(title="accelerators free", drop=1),
     Column(title="running", right=True),
     Column(title="queued", right=True),
+    Column(title="jobs", right=True, drop=8),
     Column(title="avoided", right=True, drop=7),
 )
 _NODE_COLUMNS = (
@@ -46,12 +50,21 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     """
     if ctx.invoked_subcommand is not None:
         return
-    pools = connection.connect().pools()
+    client = connection.connect()
+    pools = client.pools()
     if as_json:
         echo_json(pools)
-    else:
-        echo_lines(render_table(_COLUMNS, [_row(pool) for pool in pools], Terminal.from_stream()))
-        echo_lines([visible(text) for pool in pools for text in pool["warnings"]])
+        return
+    terminal, file = Terminal.from_stream(), client.pool_file()
+    echo_lines(render_table(_COLUMNS, [_row(pool) for pool in pools], terminal))
+    echo_lines(render_trouble(pools, terminal))
+    echo_lines([visible(text) for pool in pools for text in pool["warnings"]])
+    if file["fault"]:
+        say(f"{visible(file['path'])}: {visible(file['fault'])}", err=True)
+
+
+for _sub in COMMANDS:
+    command.add_command(_sub)
 
 
 @command.command("nodes")
@@ -93,18 +106,27 @@ def clear(*, node: str, pool: str | None, as_json: bool) -> None:
 
 def _row(pool: PoolView) -> tuple[str, ...]:
     kind = f" {pool['device_kind']}" if pool["devices"] else ""
+    is_local = pool["backend"] == "local"
+    free = f"{len(pool['free_devices'])}/" if is_local else ""
     return (
         pool["name"],
         pool["backend"],
-        str(pool["nodes"]),
-        str(pool["ranks"]),
-        f"{pool['free_cpus']}/{pool['cpus']}",
-        render_size(pool["memory_bytes"]),
-        f"{len(pool['free_devices'])}/{len(pool['devices'])}{kind}",
+        pool["state"].replace("_", " "),
+        _known(pool["nodes"]),
+        _known(pool["ranks"]),
+        f"{pool['free_cpus']}/{pool['cpus']}" if is_local else _known(pool["cpus"]),
+        render_size(pool["memory_bytes"]) if pool["memory_bytes"] < _MANY_BYTES else "-",
+        f"{free}{len(pool['devices'])}{kind}" if len(pool["devices"]) < _MANY else "-",
         str(pool["running"]),
         str(pool["queued"]),
+        str(pool["jobs"]),
         str(pool["avoided_nodes"]),
     )
+
+
+def _known(number: int) -> str:
+    """A backend that does not know what it has says so much that nothing is refused."""
+    return str(number) if number < _MANY else "-"
 
 
 def _node_row(node: NodeHealthView) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli import connection
-from gangline.cli.argv import Entry, file_args, parse_entry
+from gangline.cli.argv import Entry, SubmitLine, file_args, parse_entry
 from gangline.cli.failure import EXIT_INTERRUPTED
 from gangline.cli.options import echo_json, echo_lines, json_option
 from gangline.cli.queued import check_after, finish
@@ -21,6 +21,7 @@ from gangline.cli.templates import RUN_FILE, Template, find_template
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import visible
 from gangline.domain.errors import InvalidRequest
+from gangline.domain.pool import LOCAL
 from gangline.domain.spec import RunSpec
 from gangline.wire.flags import apply_flags, defaults_from_project
 from gangline.wire.spec import merge_layers, partial_from_yaml, spec_from_mapping, spec_to_mapping
@@ -112,8 +113,10 @@ def _build_spec(ctx: click.Context, source: _Source, values: dict[str, Any]) -> 
     from gangline.snapshot.root import find_root  # noqa: PLC0415 - only here
 
     folder, line, file = Path.cwd(), submit_line(ctx), source.file
+    asked_python = values["environment.python"]
     defaults = partial_from_yaml(source.defaults) if source.defaults else defaults_from_project(find_root(folder))
     from_file = partial_from_yaml(file) if file else {}
+    defaults, from_file = _for_pool(values, defaults, from_file)
     layers = merge_layers(defaults, from_file)
     args = file_args(line, str(file), layers) if file else None
     if source.template and line.rest and not line.separated:
@@ -122,12 +125,16 @@ def _build_spec(ctx: click.Context, source: _Source, values: dict[str, Any]) -> 
             why="A template brings its own script.",
             fix=f"For its arguments: gangline submit --template {source.template.name} -- {' '.join(line.rest)}",
         )
+    if values["slurm.script"]:
+        args = _script_args(line)
     if args is None:
         values = {**values, **_entry_values(parse_entry(line, flags=flag_table(ctx.command), folder=folder), values)}
+        if values["pool"] not in {None, LOCAL} or (values["pool"] is None and layers.get("pool", LOCAL) != LOCAL):
+            values["environment.python"] = asked_python  # `python train.py` names none of other machines
     mapping = apply_flags(layers, values)
     if args is not None:
         mapping["args"] = list(args)
-    if not mapping.get("entry"):
+    if not mapping.get("entry") and not (mapping.get("slurm") or {}).get("script"):
         raise _nothing_to_run(folder, file)
     sources = {
         "gangline.yaml": list_keys(defaults),
@@ -138,6 +145,38 @@ def _build_spec(ctx: click.Context, source: _Source, values: dict[str, Any]) -> 
         ],
     }
     return _Wanted(spec=spec_from_mapping(mapping), sources=sources, template=source.template)
+
+
+def _for_pool(
+    values: Mapping[str, Any], defaults: dict[str, Any], from_file: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Layers without what files say for Slurm, where the run goes to this machine.
+
+    Without a default entry, too, where a batch script is what runs.
+    """
+    if values["slurm.script"]:
+        defaults = {key: value for key, value in defaults.items() if key not in {"entry", "entry_kind", "args"}}
+    if (values["pool"] or from_file.get("pool") or defaults.get("pool") or LOCAL) != LOCAL:
+        return defaults, from_file
+    if from_file.get("slurm"):
+        say(f"note: options of Slurm in the file mean nothing in pool `{LOCAL}` and are left out", err=True)
+    kept = [{key: value for key, value in layer.items() if key != "slurm"} for layer in (defaults, from_file)]
+    return kept[0], kept[1]
+
+
+def _script_args(line: SubmitLine) -> tuple[str, ...]:
+    """Arguments of a batch script: what stands behind `--`.
+
+    Raises:
+        InvalidRequest: words stand without it.
+    """
+    if line.rest and not line.separated:
+        raise InvalidRequest(
+            f"`{line.rest[0]}` comes on top of --sbatch",
+            why="A batch script takes the place of what runs.",
+            fix=f"For its arguments: gangline submit --sbatch FILE -- {' '.join(line.rest)}",
+        )
+    return tuple(line.rest)
 
 
 def _entry_values(entry: Entry | None, values: Mapping[str, Any]) -> dict[str, Any]:

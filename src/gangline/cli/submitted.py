@@ -57,7 +57,7 @@ def render_dry_run(
         terminal.heading("Nothing was queued. This would run:"),
         *_block("run", [visible(shlex.join(Redactor(secret_values(spec.environment.env)).value(words)))], terminal),
         *_block("gang", [f"{gang} in pool {visible(spec.pool)}"], terminal),
-        *_block("python", [visible(str(spec.environment.python))], terminal),
+        *_block("python", [visible(spec.environment.python or f"that of pool {spec.pool}")], terminal),
         *_block("packed", describe_code(cast("CodeView", code)), terminal),
         *_block("set by", [f"{visible(name)}: {', '.join(keys)}" for name, keys in _winning(sources)], terminal),
     ]

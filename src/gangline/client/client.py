@@ -12,27 +12,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, cast
-from urllib.parse import quote
 
 from typing_extensions import Self
 
 from gangline.client.answers import check_answer, unreachable
 from gangline.client.follow import Follow
 from gangline.client.http import httpx
+from gangline.client.poolcalls import PoolCalls, quote_part
 from gangline.domain.errors import NotFound, StillEnding
 from gangline.domain.phase import TERMINAL, Phase
 from gangline.wire.compared import CompareView, RanksView
 from gangline.wire.removed import FreedView, RemovedView, RunSizeView
 from gangline.wire.views import (
     CheckpointView,
-    ClearedView,
     EventView,
     HealthView,
     LogChunk,
     LogHit,
     MetricView,
-    NodeHealthView,
-    PoolView,
     RunDetail,
     RunSummary,
     SearchEnd,
@@ -53,7 +50,7 @@ _FOLLOW_READ_S = 30.0
 """A follow stream says something at least every few seconds; after this long its server is taken for dead."""
 
 
-class Client:
+class Client(PoolCalls):
     """The verbs of Gangline.
 
     Args:
@@ -98,17 +95,6 @@ class Client:
     def stop_server(self) -> None:
         """End the server; runs go on without it."""
         self._send("POST", "/server/stop", retry=False)
-
-    def pools(self) -> list[PoolView]:
-        return cast("list[PoolView]", self._get("/pools"))
-
-    def nodes(self, pool: str | None = None) -> list[NodeHealthView]:
-        """The machines that are known by name, and what speaks against them; default: of all pools."""
-        return cast("list[NodeHealthView]", self._get("/pools/nodes", {"pool": pool}))
-
-    def clear_node(self, node: str, *, pool: str | None = None) -> ClearedView:
-        """Count nothing against a machine that happened so far; default: in every pool."""
-        return cast("ClearedView", self._post("/pools/nodes/clear", {"node": node, "pool": pool}))
 
     # --- runs ---
 
@@ -286,7 +272,7 @@ class Client:
 
     def metric(self, run: str, name: str, *, rank: int = 0, buckets: int = 200) -> MetricView:
         """One metric in at most that many buckets."""
-        path = f"{_of(run)}/metrics/{_part(name)}"
+        path = f"{_of(run)}/metrics/{quote_part(name)}"
         return cast("MetricView", self._get(path, {"rank": rank, "buckets": buckets}))
 
     def system(self, run: str, *, attempt: int | None = None, samples: int = 1) -> list[SystemView]:
@@ -581,12 +567,7 @@ def _of(run: str) -> str:
     """
     if not run.strip() or "/" in run:
         raise NotFound(f"There is no run `{run}`", fix="`gangline ps` lists them; `latest` is the newest.")
-    return f"/runs/{_part(run)}"
-
-
-def _part(text: str) -> str:
-    """Text as one part of a path; dots too are escaped, as `..` would climb."""
-    return quote(text, safe="").replace(".", "%2E")
+    return f"/runs/{quote_part(run)}"
 
 
 def _given(query: Mapping[str, Any] | None) -> dict[str, Any]:

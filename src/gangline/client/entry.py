@@ -40,22 +40,27 @@ def relative_entry(spec: RunSpec, *, cwd: Path, root: Path) -> RunSpec:
     )
 
 
-def check_entry(spec: RunSpec, manifest: Manifest, *, workdir: str, python: Path, path: str | None) -> tuple[str, ...]:
+def check_entry(
+    spec: RunSpec, manifest: Manifest, *, workdir: str, python: Path | None, path: str | None
+) -> tuple[str, ...]:
     """Refuse an entry that the ranks will not find, and a script behind it (`bash x.sh`, `torchrun x.py`).
 
     Args:
         workdir: folder in the tree in which ranks start.
-        python: the interpreter of the ranks.
+        python: the interpreter of the ranks; None: they run on other machines, of whose programs nothing is known.
         path: their PATH.
     Returns:
         What may not be what was meant, for people.
     Raises:
         SpecInvalid: it is not there; the nearest thing that is gets named.
     """
+    if spec.slurm.script is not None:
+        _check_file(spec.slurm.script, manifest, workdir, what="batch script")
+        return ()
     if spec.entry_kind is EntryKind.MODULE:
         _check_module(spec.entry, manifest, workdir, python)
     elif spec.entry_kind is EntryKind.COMMAND:
-        _check_program(spec.entry, manifest, workdir, path)
+        _check_program(spec.entry, manifest, workdir, path, is_here=python is not None)
     else:
         _check_file(spec.entry, manifest, workdir, what="script" if spec.entry_kind is EntryKind.SCRIPT else "notebook")
     return tuple(_check_launched(spec, manifest, workdir))
@@ -112,7 +117,7 @@ def _check_file(entry: str, manifest: Manifest, workdir: str, *, what: str) -> N
     )
 
 
-def _check_module(module: str, manifest: Manifest, workdir: str, python: Path) -> None:
+def _check_module(module: str, manifest: Manifest, workdir: str, python: Path | None) -> None:
     parts = module.split(".")
     if not all(part.isidentifier() for part in parts):
         raise SpecInvalid(f"`{module}` is not the name of a module", fix="Write package.module, without .py.")
@@ -123,7 +128,7 @@ def _check_module(module: str, manifest: Manifest, workdir: str, python: Path) -
     in_tree = any(item.path == f"{top}.py" or item.path.startswith(f"{top}/") for item in manifest.files)
     if in_tree and manifest.find(f"{stem}/__init__.py"):
         raise SpecInvalid(f"`{module}` is a package that cannot be run", why="It has no __main__.py.")
-    if in_tree or not _is_installed(parts[0], python):
+    if in_tree or (python is not None and not _is_installed(parts[0], python)):
         where = "the project" if in_tree else f"the project, nor in {python}"
         raise SpecInvalid(f"There is no module `{module}` in {where}", fix=_suggest(f"{stem}.py", manifest, workdir))
 
@@ -144,19 +149,19 @@ def _is_installed(module: str, python: Path) -> bool:
     return done.returncode == 0
 
 
-def _check_program(program: str, manifest: Manifest, workdir: str, path: str | None) -> None:
+def _check_program(program: str, manifest: Manifest, workdir: str, path: str | None, *, is_here: bool) -> None:
     is_script = program.endswith(".py") and _is_file(program, manifest, workdir)
     if "/" not in program:
         if shutil.which(program, path=path) is None and is_script:
             raise SpecInvalid(f"`{program}` is a Python script, not a program", fix=f"Write gangline submit {program}")
-        if shutil.which(program, path=path) is None:
+        if is_here and shutil.which(program, path=path) is None:
             raise SpecInvalid(
                 f"There is no program `{program}` on PATH",
                 fix="Check the name, or write ./NAME for one of the project.",
             )
         return
     if program.startswith("/"):
-        if not os.access(program, os.X_OK) or Path(program).is_dir():
+        if is_here and (not os.access(program, os.X_OK) or Path(program).is_dir()):
             raise SpecInvalid(f"`{program}` cannot be executed", fix="Check the path.")
         return
     _check_file(program, manifest, workdir, what="program")

@@ -24,7 +24,8 @@ from gangline.client.entry import check_entry, relative_entry
 from gangline.client.interpreter import check_python
 from gangline.client.shell import environment_prefix, find_python, inherited_variables
 from gangline.domain.check import resolve_checkpoints
-from gangline.domain.errors import SnapshotRefused
+from gangline.domain.errors import SnapshotRefused, SpecInvalid
+from gangline.domain.pool import LOCAL
 from gangline.domain.spec import EntryKind, RunSpec, SnapshotRef
 from gangline.domain.version import VERSION
 from gangline.rundir.home import Home
@@ -38,7 +39,6 @@ from gangline.wire.views import RunDetail
 __all__ = ["Prepared", "check", "create", "describe_client", "prepare", "send", "spec", "submit", "upload"]
 
 _BATCH_BYTES = 8 << 20
-_LOCAL_POOL = "local"
 _INTERPRETERS = "interpreters.json"
 """File in the state folder that remembers which interpreters have answered."""
 
@@ -115,23 +115,27 @@ def prepare(
     cwd, root = _place(cwd, root)
     workdir = _workdir(cwd, root)
     spec = adopt_batch_script(spec, cwd=cwd, root=root)
-    spec = _with_checkpoints(relative_entry(spec, cwd=cwd, root=root), typed_in)
-    python = find_python(spec.environment.python, cwd=typed_in, root=root, environ=environ)
+    is_here = spec.pool == LOCAL
+    spec = relative_entry(spec, cwd=cwd, root=root)
+    spec = _with_checkpoints(spec, typed_in) if is_here else check_far_paths(spec)
+    python = find_python(spec.environment.python, cwd=typed_in, root=root, environ=environ) if is_here else None
     home = Home.from_env(environ).path
-    matters = spec.pool == _LOCAL_POOL and (spec.entry_kind is not EntryKind.COMMAND or spec.environment.python)
+    matters = python is not None and (spec.entry_kind is not EntryKind.COMMAND or spec.environment.python)
     with ThreadPoolExecutor(1) as beside:
-        ask = partial(check_python, python, memory=home / _INTERPRETERS, environ=environ)
-        probe = beside.submit(ask) if matters else None
+        probe = None
+        if python is not None and matters:
+            probe = beside.submit(partial(check_python, python, memory=home / _INTERPRETERS, environ=environ))
         packed = pack(root, include=spec.include, cache_path=cache_path_for(home, root), home=home)
     if probe is not None:
         probe.result()
     _check_workdir(packed, workdir)
-    variables = _variables(python, environ) if spec.pool == _LOCAL_POOL else {}
+    variables = {} if python is None else _variables(python, environ)
     path = spec.environment.env.get("PATH", variables.get("PATH"))
     doubts = check_entry(spec, packed.manifest, workdir=workdir, python=python, path=path)
+    named = spec.environment.python if python is None else str(python)
     spec = replace(
         spec,
-        environment=replace(spec.environment, python=str(python)),
+        environment=replace(spec.environment, python=named),
         inherited_env=variables,
         snapshot=SnapshotRef(digest=packed.manifest.digest, workdir=workdir),
     )
@@ -202,6 +206,24 @@ def _with_checkpoints(spec: RunSpec, cwd: Path) -> RunSpec:
     if start is not None and "/" in start:
         start = resolve_checkpoints(start, folder=str(cwd))
     return replace(spec, checkpoint=replace(policy, path=path, start_from=start))
+
+
+def check_far_paths(spec: RunSpec) -> RunSpec:
+    """The spec, if its paths mean the same on machines elsewhere as here.
+
+    Raises:
+        SpecInvalid: one starts from a folder of this machine.
+    """
+    policy = spec.checkpoint
+    for flag, path in {"--checkpoint-path": policy.path, "--from-checkpoint": policy.start_from}.items():
+        if path is None or path.startswith("/") or (flag == "--from-checkpoint" and "/" not in path):
+            continue
+        raise SpecInvalid(
+            f"{flag} is `{path}`, which starts from a folder of this machine",
+            why=f"The machines of pool `{spec.pool}` may have another one there",
+            fix="Give the whole path as it is on the pool.",
+        )
+    return spec
 
 
 def _check_workdir(packed: Packed, workdir: str) -> None:

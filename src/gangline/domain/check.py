@@ -140,6 +140,9 @@ def check_entry(spec: RunSpec, paths: Collection[str]) -> str | None:
         SpecInvalid: the tree has no such file; it names the nearest one.
     """
     workdir = "." if spec.snapshot is None else spec.snapshot.workdir
+    if spec.slurm.script is not None:
+        _check_file(spec.slurm.script, workdir, paths)
+        return None
     for found in find_launched(words_of(spec)):
         if found.sure and not found.script.startswith("/"):
             _check_file(found.script, workdir, paths)

@@ -17,11 +17,14 @@ from gangline.domain.spec import SlurmOptions
 
 __all__ = [
     "LOCAL",
+    "PER_RUN",
+    "Finding",
     "JobStanding",
     "PoolJob",
     "PoolState",
     "PoolStatus",
     "SlurmPool",
+    "Verdict",
     "WaitIn",
     "check_pool",
     "check_pool_name",
@@ -37,7 +40,7 @@ _HOST = re.compile(r"[A-Za-z0-9_.@:\[\]-]+")
 _PATH = re.compile(r"/[A-Za-z0-9_./+=:,@-]*")
 _OWN_SSH = ("ControlMaster", "ControlPath", "ControlPersist", "BatchMode", "StrictHostKeyChecking", "RequestTTY")
 """What Gangline itself tells `ssh`."""
-_PER_RUN = ("script", "dependency")
+PER_RUN = ("script", "dependency")
 """Options of Slurm that make no sense for every run of a pool."""
 
 
@@ -123,6 +126,29 @@ class PoolJob:
         return self.standing in {JobStanding.ORPHAN, JobStanding.IDLE}
 
 
+class Verdict(str, Enum):
+    """What an examination has found."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "failed"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at when a pool was examined."""
+
+    check: str
+    """In a word or two: `connection`, `work folder`."""
+    verdict: Verdict
+    text: str
+    fix: str = ""
+    """What to do, where something is wrong."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmPool:
     """A Slurm cluster, reached by its own commands or over SSH."""
@@ -165,6 +191,10 @@ class SlurmPool:
     )
 
 
+_RESERVED = frozenset({"nodes", "file"})
+"""Words of the HTTP API in the place of a pool's name."""
+
+
 def check_pool_name(name: str) -> None:
     """Refuse what cannot be the name of a configured pool.
 
@@ -177,10 +207,10 @@ def check_pool_name(name: str) -> None:
             why="That is the server's own machine, which is always there",
             fix="Choose another name, such as that of the cluster.",
         )
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) or name in _RESERVED:
         raise SpecInvalid(
             f"`{name}` is no name of a pool",
-            why="Pools are named by 1 to 40 letters, digits, dots, dashes and underscores",
+            why="Pools are named by 1 to 40 letters, digits, dots, dashes and underscores, but not `nodes` or `file`",
             fix="For example: a100",
         )
 
@@ -205,7 +235,7 @@ def check_pool(pool: SlurmPool) -> None:
         raise _wrong(pool, "poll", f"{pool.poll_s:g}s", "Every poll is work for the cluster's controller", fix)
     for name in pool.env:
         check_variable(name, f"`env` of pool `{pool.name}`")
-    for name in _PER_RUN:
+    for name in PER_RUN:
         if getattr(pool.defaults, name) is not None:
             raise _wrong(pool, f"defaults.{name}", getattr(pool.defaults, name), "It belongs to a single run", "")
 

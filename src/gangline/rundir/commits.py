@@ -11,6 +11,7 @@ import socket
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ __all__ = [
     "CommitRefused",
     "commit",
     "discard",
+    "find_known",
     "is_gone",
     "list_saves",
     "move_latest",
@@ -98,6 +100,22 @@ def list_saves(root: str | os.PathLike[str]) -> list[tuple[Path, dict[str, Any]]
     except (FileNotFoundError, NotADirectoryError):
         return []
     return [(root / name, _read_owner(root / _NOTES / name)) for name in names]
+
+
+def find_known(root: str | os.PathLike[str]) -> list[FoundCheckpoint]:
+    """As `find_checkpoints`; of a save that was not finished, also whose it is and when it was last written to."""
+    owners = {path.name: str(note.get("run_id") or "") for path, note in list_saves(root)}
+    return [
+        replace(one, run_id=one.run_id or owners.get(one.path.name, ""), time=one.time or _changed(one.path))
+        for one in find_checkpoints(root)
+    ]
+
+
+def _changed(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def commit(

@@ -15,6 +15,7 @@ from gangline.server import (
     routes_compare,
     routes_logs,
     routes_machines,
+    routes_pools,
     routes_removal,
     routes_runs,
     routes_server,
@@ -49,6 +50,7 @@ def make_api(parts: Parts) -> FastAPI:
     for routes in (
         routes_server,
         routes_machines,
+        routes_pools,
         routes_again,
         routes_removal,
         routes_compare,

@@ -40,6 +40,7 @@ from gangline.server.listener import Listener, bind
 from gangline.server.loop import ReconcileLoop
 from gangline.server.opening import end_when_damaged, open_store
 from gangline.server.parts import Parts, Stopping
+from gangline.server.pools import Pools
 from gangline.server.settings import Settings
 from gangline.snapshot.objects import ObjectStore
 
@@ -106,6 +107,7 @@ def serve(settings: Settings) -> None:
         started = clock.now()
         parts = Parts(
             commands=commands,
+            pools=Pools(home=home, backends=backends, list_pools=commands.pools, poke=loop.poke),
             objects=ObjectStore(home.path),
             home=home,
             started=started,

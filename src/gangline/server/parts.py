@@ -13,6 +13,7 @@ from gangline.snapshot.objects import ObjectStore
 
 if TYPE_CHECKING:
     from gangline.control.commands import Commands
+    from gangline.server.pools import Pools
 
 __all__ = ["Parts", "Stopping"]
 
@@ -47,6 +48,7 @@ class Parts:
     """The server's insides, as its routes see them."""
 
     commands: Commands
+    pools: Pools
     objects: ObjectStore
     home: Home
     started: float

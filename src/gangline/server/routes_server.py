@@ -1,4 +1,4 @@
-"""Calls about the server itself: health, stop, pools."""
+"""Calls about the server itself: health, stop."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from starlette.responses import Response
 from gangline.domain.version import VERSION
 from gangline.server.answers import json_answer
 from gangline.server.parts import Parts
-from gangline.wire.views import HealthView, PoolView
+from gangline.wire.views import HealthView
 
 __all__ = ["make_router"]
 
 
 def make_router(parts: Parts) -> APIRouter:
-    """`/health`, `/server/stop` and `/pools`."""
+    """`/health` and `/server/stop`."""
     router = APIRouter(tags=["server"])
 
     @router.get("/health", response_model=HealthView)
@@ -32,11 +32,6 @@ def make_router(parts: Parts) -> APIRouter:
         """End the server; gangs go on without it."""
         parts.stopping.begin()
         return json_answer({"stopping": True}, status=202)
-
-    @router.get("/pools", response_model=list[PoolView])
-    def list_pools() -> Response:
-        """The machines that runs can use."""
-        return json_answer(parts.commands.pools())
 
     return router
 
@@ -51,7 +46,7 @@ def _health(parts: Parts) -> HealthView:
         "runs_live": live,
         "runs_queued": queued,
         "rss_bytes": _rss_bytes(),
-        "warnings": list(parts.warnings),
+        "warnings": [*parts.warnings, *filter(None, [parts.pools.file()["fault"]])],
     }
 
 

@@ -11,7 +11,7 @@ from typing import ClassVar
 from gangline.domain.errors import BackendError, NoCapacity, Rejected, Transient
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, Places, PoolCapacity
 from gangline.domain.phase import Reason
-from gangline.domain.pool import PoolState
+from gangline.domain.pool import Finding, PoolState, Verdict
 from gangline.testing.builders import make_capacity
 from gangline.testing.site import FakeSite
 
@@ -73,6 +73,12 @@ class FakeBackend:
 
     def state(self) -> PoolState:
         return self.pool_state
+
+    def examine(self, *, deep: bool) -> list[Finding]:
+        return [Finding(check="fake", verdict=Verdict.OK, text="looked at closely" if deep else "looked at")]
+
+    def login_command(self) -> tuple[str, ...]:
+        return ("ssh", "fake")
 
     def close(self) -> None:
         self.closed = True

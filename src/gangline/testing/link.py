@@ -16,8 +16,9 @@ from typing import Any
 from gangline.backends.slurm.link import Changes, Hello, Probed, Ran
 from gangline.bridge.watching import RunsWatch
 from gangline.bridge.workfolder import WorkFolder, probe
-from gangline.domain.errors import BackendError, Transient
-from gangline.rundir.checkpoints import find_checkpoints
+from gangline.domain.errors import AuthFailed, BackendError, Transient
+from gangline.domain.pool import PoolState, PoolStatus
+from gangline.rundir.commits import find_known
 from gangline.rundir.mirror import FileState
 from gangline.rundir.pull import Wanted, pull
 
@@ -57,6 +58,16 @@ class LocalLink:
         said = {"host": "head", "user": self.user, "home": str(self.work), "python": sys.executable}
         return Hello(**said, python_version=version, clock_offset_s=0.0)
 
+    def state(self) -> PoolState:
+        if self.error is None:
+            return PoolState()
+        needs_login = isinstance(self.error, AuthFailed)
+        status = PoolStatus.LOGIN_NEEDED if needs_login else PoolStatus.UNREACHABLE
+        return PoolState(status=status, text=str(self.error), command="gangline pools login far" if needs_login else "")
+
+    def retry(self) -> None:
+        """There is no pause between tries."""
+
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> Ran:
         self._note("run")
         try:
@@ -65,6 +76,8 @@ class LocalLink:
             )
         except FileNotFoundError:
             return Ran(rc=127, out="", err=f"{argv[0]}: command not found\n")
+        except PermissionError as error:
+            return Ran(rc=126, out="", err=f"{argv[0]}: {error}\n")
         except subprocess.TimeoutExpired:
             return Ran(rc=None, out="", err="")
         return Ran(rc=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
@@ -107,7 +120,7 @@ class LocalLink:
 
     def checkpoints(self, folder: str) -> list[dict[str, Any]]:
         self._note("checkpoints")
-        return [{**asdict(one), "path": str(one.path)} for one in find_checkpoints(folder)]
+        return [{**asdict(one), "path": str(one.path)} for one in find_known(folder)]
 
     def python(self, path: str | None) -> tuple[str, str]:
         self._note("python")

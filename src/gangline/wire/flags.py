@@ -17,7 +17,15 @@ from gangline.wire.reading import read_value, split_nodes
 from gangline.wire.schema import Key, Kind, keys
 from gangline.wire.spec import merge_layers, partial_from_yaml
 
-__all__ = ["DEFAULTS_FILE", "SpecFlag", "apply_flags", "defaults_from_project", "spec_flags"]
+__all__ = [
+    "DEFAULTS_FILE",
+    "SpecFlag",
+    "apply_flags",
+    "defaults_from_project",
+    "flag_of",
+    "read_pairs",
+    "spec_flags",
+]
 
 DEFAULTS_FILE = "gangline.yaml"
 """Holds a project's defaults; lies in its root."""
@@ -47,7 +55,7 @@ class SpecFlag:
 
 def spec_flags() -> list[SpecFlag]:
     """Every option that a spec key has, in the order of the spec; `apply_flags` reads the texts that they are given."""
-    return [_flag(key) for key in keys().values() if key.flags]
+    return [flag_of(key) for key in keys().values() if key.flags]
 
 
 def apply_flags(
@@ -99,7 +107,8 @@ def _read_sizes(resources: Mapping[str, Any], environ: Mapping[str, str]) -> dic
     return found
 
 
-def _flag(key: Key) -> SpecFlag:
+def flag_of(key: Key) -> SpecFlag:
+    """The option that sets a key."""
     return SpecFlag(
         path=_path(key),
         names=key.flags,
@@ -133,12 +142,16 @@ def _by_dotted() -> Mapping[str, Key]:
 def _read_flag(key: Key, value: Any, environ: Mapping[str, str]) -> Any:
     place = f"`{key.flags[0].partition('/')[0]}`" if key.flags else f"`{_path(key)}`"
     if key.kind is Kind.TABLE and not isinstance(value, Mapping):
-        value = _read_pairs(key, value, place, environ)
+        value = read_pairs(key, value, place, environ)
     return read_value(key, value, place)
 
 
-def _read_pairs(key: Key, items: Iterable[str], place: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """`K=V` once or more; a variable without `=` has the value of the submitting shell."""
+def read_pairs(key: Key, items: Iterable[str], place: str, environ: Mapping[str, str]) -> dict[str, str]:
+    """`K=V` once or more; a variable without `=` has the value of the submitting shell, an option of sbatch none.
+
+    Raises:
+        SpecInvalid: something else.
+    """
     found: dict[str, str] = {}
     for item in items:
         name, equals, value = item.partition("=")
@@ -146,6 +159,8 @@ def _read_pairs(key: Key, items: Iterable[str], place: str, environ: Mapping[str
             check_variable(name, place)
             if not equals:
                 value = _from_shell(name, place, environ)
+        elif key.path[-1] == "options" and name.strip():
+            name = name.strip().lstrip("-")
         elif not (equals and name.strip()):
             raise SpecInvalid(
                 f"{place} is `{item}`", why="It takes K=V.", fix=f"For example: {place.strip('`')} team=nlp"

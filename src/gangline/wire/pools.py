@@ -11,11 +11,20 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from gangline.domain.errors import SpecInvalid, nearest
-from gangline.domain.pool import SlurmPool, check_pool, check_pool_name
+from gangline.domain.pool import PER_RUN, SlurmPool, check_pool, check_pool_name
+from gangline.wire.flags import SpecFlag, flag_of, read_pairs
 from gangline.wire.reading import Origin, read_value
 from gangline.wire.schema import Key, Kind, Path, keys_of, sections_of
 
-__all__ = ["BACKENDS", "pool_from_mapping", "pool_keys", "pool_to_mapping", "pools_from_yaml"]
+__all__ = [
+    "BACKENDS",
+    "pool_flags",
+    "pool_from_mapping",
+    "pool_keys",
+    "pool_to_mapping",
+    "pools_from_yaml",
+    "settings_from_flags",
+]
 
 BACKENDS = {"slurm": SlurmPool}
 """What `backend` may be, and the class that describes such a pool."""
@@ -72,6 +81,33 @@ def pool_to_mapping(pool: SlurmPool) -> dict[str, Any]:
 def pool_keys() -> list[Key]:
     """Every key of a Slurm pool that holds a value, `defaults.partition` and its like included."""
     return [key for path, key in keys_of(SlurmPool).items() if path != ("name",)]
+
+
+def pool_flags() -> list[SpecFlag]:
+    """The options of `gangline pools add`: every key of a pool, those of its defaults included."""
+    return [flag_of(key) for key in pool_keys() if key.flags and key.path[-1] not in PER_RUN]
+
+
+def settings_from_flags(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What options said of a pool, as a file would say it; None and empty sequences were not given.
+
+    Args:
+        values: by `SpecFlag.path`.
+    Raises:
+        SpecInvalid: a pair without a `=`.
+    """
+    found: dict[str, Any] = {}
+    for key in pool_keys():
+        value = values.get(".".join(key.path))
+        if value is None or value == ():
+            continue
+        if key.kind is Kind.TABLE:
+            value = read_pairs(key, value, f"`{key.flags[0]}`", {})
+        at = found
+        for part in key.path[:-1]:
+            at = at.setdefault(part, {})
+        at[key.spelling] = list(value) if key.kind is Kind.LIST else value
+    return found
 
 
 def _says_anything(path: FilePath) -> bool:

@@ -7,6 +7,7 @@ submits waits for this module, so it imports the standard library alone; YAML is
 from __future__ import annotations
 
 import dataclasses
+import posixpath
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path as FilePath
@@ -14,7 +15,7 @@ from typing import Any
 
 from gangline.domain.check import resolve_checkpoints
 from gangline.domain.errors import SpecInvalid
-from gangline.domain.spec import RunSpec
+from gangline.domain.spec import EntryKind, RunSpec
 from gangline.wire.reading import Origin, read_spec
 from gangline.wire.schema import Key, Kind, Path, keys, sections
 from gangline.wire.units import parse_bytes, parse_duration
@@ -97,6 +98,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def _build_spec(values: Mapping[str, Any], source: str) -> RunSpec:
+    values = _with_script(values)
     if not values.get("entry"):
         name = f" in {source}" if source else ""
         raise SpecInvalid(
@@ -105,6 +107,25 @@ def _build_spec(values: Mapping[str, Any], source: str) -> RunSpec:
         )
     spec: RunSpec = _build(RunSpec, (), values)
     return spec
+
+
+def _with_script(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A batch script is what runs: a command by the same name.
+
+    Raises:
+        SpecInvalid: something else is named as well.
+    """
+    script = (values.get("slurm") or {}).get("script")
+    entry = values.get("entry")
+    if script is None or (entry and posixpath.normpath(entry) == posixpath.normpath(script)):
+        return values
+    if entry:
+        raise SpecInvalid(
+            f"--sbatch names `{script}`, and `{entry}` is to run as well",
+            why="A batch script takes the place of what runs",
+            fix="Keep one of them; arguments of the batch script stand behind `--`.",
+        )
+    return {**values, "entry": script, "entry_kind": EntryKind.COMMAND.value}
 
 
 def _build(cls: type[Any], path: Path, values: Mapping[str, Any]) -> Any:

@@ -21,6 +21,7 @@ __all__ = [
     "ErrorView",
     "EventView",
     "FailureView",
+    "FindingView",
     "HealthView",
     "LogChunk",
     "LogHit",
@@ -29,6 +30,8 @@ __all__ = [
     "NodeHealthView",
     "NodeMarkView",
     "NodeView",
+    "PoolDetail",
+    "PoolFileView",
     "PoolView",
     "RankView",
     "RunDetail",
@@ -385,6 +388,35 @@ class PoolView(TypedDict):
     since: float | None
     jobs: int
     """Launches that its backend holds, those that wait there included."""
+
+
+class PoolDetail(PoolView):
+    """One pool with what is configured."""
+
+    settings: dict[str, Any]
+    """As in pools.yaml, without what is as by default; empty for `local`."""
+    file: str
+    login: list[str]
+    """What a person types where the pool wants a password or a second factor; empty where none ever does."""
+
+
+class PoolFileView(TypedDict):
+    """What the server makes of pools.yaml."""
+
+    path: str
+    fault: str
+    """What is wrong with it, or with pools of it; "" where nothing is."""
+
+
+class FindingView(TypedDict):
+    """One thing that was looked at when a pool was examined."""
+
+    check: str
+    verdict: str
+    """`ok`, `warning` or `failed`."""
+    text: str
+    fix: str
+    """What to do, where something is wrong."""
 
 
 class NodeMarkView(TypedDict):

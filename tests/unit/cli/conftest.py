@@ -192,6 +192,10 @@ class FakeClient:
     submitted: dict[str, Any] = field(default_factory=lambda: make_run(phase="queued"))
     """What `submit` answers."""
     machines: list[dict[str, Any]] = field(default_factory=list)
+    more_pools: list[dict[str, Any]] = field(default_factory=list)
+    pools_fault: str = ""
+    login: list[str] = field(default_factory=list)
+    findings: list[dict[str, Any]] = field(default_factory=list)
     """What `nodes` answers."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     """What `system` answers."""
@@ -333,7 +337,28 @@ class FakeClient:
     def pools(self) -> list[dict[str, Any]]:
         made = {"name": "local", "backend": "local", "nodes": 8, "ranks": 64, "cpus": 2, "memory_bytes": 8_000_000_000}
         free = {"devices": [], "device_kind": "", "free_devices": [], "free_cpus": 2, "running": 1, "queued": 0}
-        return [{**made, **free, "avoided_nodes": 0, "warnings": []}]
+        state = {"state": "ready", "state_text": "", "command": "", "since": None, "jobs": 0}
+        local = {**made, **free, **state, "avoided_nodes": 0, "warnings": []}
+        return [local, *({**local, **pool} for pool in self.more_pools)]
+
+    def pool_file(self) -> dict[str, Any]:
+        return {"path": "/home/pools.yaml", "fault": self.pools_fault}
+
+    def pool(self, name: str) -> dict[str, Any]:
+        found = {"settings": {"backend": "slurm", "work": "/w"}, "file": "/home/pools.yaml", "login": self.login}
+        return {**self.pools()[0], "name": name, "backend": "slurm", **found}
+
+    def add_pool(self, name: str, settings: dict[str, Any]) -> dict[str, Any]:
+        self.calls.append(("add_pool", (name, settings)))
+        return self.pool(name)
+
+    def remove_pool(self, name: str) -> dict[str, Any]:
+        self.calls.append(("remove_pool", name))
+        return self.pool_file()
+
+    def examine_pool(self, name: str, *, deep: bool = False) -> list[dict[str, Any]]:
+        self.calls.append(("examine_pool", (name, deep)))
+        return self.findings
 
     def nodes(self, pool: str | None = None) -> list[dict[str, Any]]:
         self.calls.append(("nodes", pool))

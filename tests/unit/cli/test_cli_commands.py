@@ -307,7 +307,7 @@ def test_checkpoints_that_a_resume_passes_over_are_listed_with_the_reason(gangli
 
 @pytest.mark.usefixtures("client")
 def test_pools(gangline: Any):
-    assert gangline("pools").out.splitlines()[1].split()[:4] == ["local", "local", "8", "64"]
+    assert gangline("pools").out.splitlines()[1].split()[:4] == ["local", "local", "ready", "8"]
 
 
 def machine(host: str, state: str, *marks: dict[str, Any]) -> dict[str, Any]:

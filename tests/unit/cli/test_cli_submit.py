@@ -300,3 +300,48 @@ def test_a_path_that_the_system_cannot_follow_is_no_defect_of_ours(gangline: Any
         assert result.code != 0
         assert "Gangline itself failed" not in result.err
         assert "cannot be" in result.err
+
+
+SLURM = "resources: {procs_per_node: 2}\nslurm: {partition: gpu}\n"
+
+
+def test_options_of_slurm_in_files_are_left_out_on_this_machine(gangline: Any, client: Any, project: Path):
+    (project / "gangline.yaml").write_text(SLURM)
+    assert gangline("submit", "train.py").err == ""
+    assert spec_of(client)["slurm"]["partition"] is None
+    client.calls.clear()
+    gangline("submit", "--pool", "far", "train.py")
+    assert spec_of(client)["slurm"]["partition"] == "gpu"
+    assert spec_of(client)["environment"]["python"] is None
+    client.calls.clear()
+    (project / "run.yaml").write_text("script: train.py\npool: far\nslurm: {qos: high}\n")
+    gangline("submit", "-f", "run.yaml")
+    assert (spec_of(client)["slurm"]["partition"], spec_of(client)["slurm"]["qos"]) == ("gpu", "high")
+    client.calls.clear()
+    result = gangline("submit", "-f", "run.yaml", "--pool", "local")
+    assert "are left out" in result.err
+    assert spec_of(client)["slurm"]["qos"] is None
+    client.calls.clear()
+    gangline("submit", "--qos", "high", "train.py")  # said on the line, it is for the server to refuse
+    assert spec_of(client)["slurm"]["qos"] == "high"
+
+
+def test_python_on_the_line_is_no_interpreter_of_other_machines(gangline: Any, client: Any, project: Path):
+    assert project.is_dir()
+    gangline("submit", "--pool", "far", "python", "train.py")
+    assert spec_of(client)["environment"]["python"] is None
+    client.calls.clear()
+    gangline("submit", "--pool", "far", "--python", "python3.11", "python", "train.py")
+    assert spec_of(client)["environment"]["python"] == "python3.11"
+
+
+def test_a_batch_script_takes_the_place_of_what_runs(gangline: Any, client: Any, project: Path):
+    (project / "old.sbatch").write_text("#!/bin/bash\n#SBATCH --nodes=2\n")
+    (project / "gangline.yaml").write_text("script: train.py\npool: far\n")
+    assert gangline("submit", "--sbatch", "old.sbatch", "--", "a", "--b").code == 0
+    spec = spec_of(client)
+    assert (spec["entry"], spec["entry_kind"], spec["args"]) == ("./old.sbatch", "command", ["a", "--b"])
+    assert spec["slurm"]["script"] == "old.sbatch"
+    assert "For its arguments: gangline submit --sbatch FILE -- x" in gangline("submit", "--sbatch", "o", "x").err
+    (project / "run.yaml").write_text("script: train.py\n")
+    assert "takes the place of what runs" in gangline("submit", "-f", "run.yaml", "--sbatch", "old.sbatch").err

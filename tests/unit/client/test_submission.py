@@ -12,7 +12,9 @@ from gangline.client.embedded import server_environment
 from gangline.client.shell import environment_prefix, find_python, inherited_variables
 from gangline.client.submission import check, prepare, send, submit, upload
 from gangline.domain.errors import SnapshotRefused, SpecInvalid
-from gangline.domain.spec import EntryKind, Environment, Resources, RunSpec, StopPolicy
+from gangline.domain.spec import CheckpointPolicy, EntryKind, Environment, Resources, RunSpec, StopPolicy
+from gangline.testing import make_spec
+from gangline.wire.spec import spec_from_mapping, spec_to_mapping
 
 PATH = os.environ["PATH"]
 HERE = Environment(python=sys.executable)
@@ -361,3 +363,39 @@ def test_a_script_that_looks_like_an_option_keeps_its_folder(project, kind, pref
     (project / name).write_text("{}")
     entry = str(project / name) if prefix == "absolute" else f"{prefix}{name}"
     assert ready(project, RunSpec(entry=entry, entry_kind=EntryKind(kind))).spec.entry == f"./{name}"
+
+
+def test_a_run_for_other_machines_takes_nothing_of_this_one(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    environ = {"PATH": PATH, "VIRTUAL_ENV": "/no/such/venv", "HF_HOME": "/x", "GANGLINE_HOME": str(tmp_path / "home")}
+    prepared = prepare(make_spec(entry="train.py", pool="far"), root=tmp_path, cwd=tmp_path, environ=environ)
+    assert prepared.spec.environment.python is None
+    assert prepared.spec.inherited_env == {}
+    named = make_spec(entry="train.py", pool="far", environment=Environment(python="/far/python"))
+    assert prepare(named, root=tmp_path, cwd=tmp_path, environ=environ).spec.environment.python == "/far/python"
+    for kind, entry in [(EntryKind.COMMAND, "far-program"), (EntryKind.COMMAND, "/far/x"), (EntryKind.MODULE, "far.m")]:
+        prepare(make_spec(entry=entry, entry_kind=kind, pool="far"), root=tmp_path, cwd=tmp_path, environ=environ)
+    with pytest.raises(SpecInvalid, match="There is no script"):
+        prepare(make_spec(entry="trian.py", pool="far"), root=tmp_path, cwd=tmp_path, environ=environ)
+
+
+@pytest.mark.parametrize("policy", [{"path": "ckpt"}, {"path": "~/ckpt"}, {"start_from": "ckpt/step-1"}])
+def test_paths_of_this_machine_are_not_sent_to_others(tmp_path, policy):
+    (tmp_path / "train.py").write_text("")
+    spec = make_spec(entry="train.py", pool="far", checkpoint=CheckpointPolicy(**policy))
+    with pytest.raises(SpecInvalid, match="starts from a folder of this machine"):
+        prepare(spec, root=tmp_path, cwd=tmp_path, environ={"GANGLINE_HOME": str(tmp_path / "home")})
+
+
+def test_a_batch_script_is_named_by_its_place_in_the_project(tmp_path):
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "old.sbatch").write_text("#!/bin/bash\n")
+    environ = {"GANGLINE_HOME": str(tmp_path / "home")}
+    spec = spec_from_mapping({"slurm": {"script": str(tmp_path / "jobs" / "old.sbatch")}, "pool": "far"})
+    found = prepare(spec, root=tmp_path, cwd=tmp_path / "jobs", environ=environ).spec
+    assert (found.entry, found.entry_kind, found.slurm.script) == ("./old.sbatch", EntryKind.COMMAND, "old.sbatch")
+    assert spec_from_mapping(spec_to_mapping(found)) == found
+    missing = spec_from_mapping({"slurm": {"script": "olld.sbatch"}, "pool": "far"})
+    with pytest.raises(SpecInvalid, match="cannot be read"):
+        prepare(missing, root=tmp_path, cwd=tmp_path / "jobs", environ=environ)

@@ -31,7 +31,7 @@ from gangline.backends.local.render import render_agent_arguments, render_launch
 from gangline.backends.local.site import LocalSite
 from gangline.domain.errors import Rejected, Transient
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, Places, PoolCapacity
-from gangline.domain.pool import PoolState
+from gangline.domain.pool import Finding, PoolState, Verdict
 from gangline.rundir.home import Home
 from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import LaunchDir, RunDir
@@ -79,6 +79,15 @@ class LocalBackend:
 
     def state(self) -> PoolState:
         return PoolState()
+
+    def examine(self, *, deep: bool) -> list[Finding]:  # noqa: ARG002 - nothing here takes long
+        capacity = self.capacity()
+        kind = f"{capacity.device_kind} accelerators".strip() if capacity.devices else "accelerators"
+        found = f"{capacity.cpus} CPUs, {capacity.memory_bytes >> 30} GiB, {len(capacity.devices)} {kind}"
+        return [Finding(check="machine", verdict=Verdict.OK, text=found)]
+
+    def login_command(self) -> tuple[str, ...]:
+        return ()
 
     def close(self) -> None:
         """Nothing is held: agents are processes of their own."""

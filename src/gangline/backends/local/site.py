@@ -6,14 +6,13 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gangline.domain.errors import SpecInvalid
 from gangline.domain.spec import RunSpec, SlurmOptions
-from gangline.rundir.checkpoints import FoundCheckpoint, find_checkpoints, judge_folder
-from gangline.rundir.commits import list_saves
+from gangline.rundir.checkpoints import FoundCheckpoint, judge_folder
+from gangline.rundir.commits import find_known
 
 __all__ = ["LocalSite"]
 
@@ -55,28 +54,14 @@ class LocalSite:
 
     def checkpoints(self, root: str) -> list[FoundCheckpoint]:
         try:
-            found = find_checkpoints(root)
-            owners = {path.name: str(note.get("run_id") or "") for path, note in list_saves(Path(root))}
+            return find_known(root)
         except OSError as error:
             raise SpecInvalid(
                 f"`{root}` cannot be read", why=error.strerror or str(error), fix="Check who may read the folder."
             ) from error
-        return [_known(one, owners.get(one.path.name, "")) for one in found]
 
     def checkpoint(self, folder: str) -> FoundCheckpoint | None:
         return judge_folder(Path(folder)) if Path(folder).is_dir() else None
-
-
-def _known(one: FoundCheckpoint, owner: str) -> FoundCheckpoint:
-    """With what can be told of a save without a manifest."""
-    return replace(one, run_id=one.run_id or owner, time=one.time or _changed(one.path))
-
-
-def _changed(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _python_in(folder: Path) -> Path:

@@ -17,18 +17,21 @@ from typing import ClassVar, Protocol
 from gangline.agent import bundle
 from gangline.backends.slurm.capacity import decide_capacity, decide_cpus
 from gangline.backends.slurm.census import Census
+from gangline.backends.slurm.doctor import examine
 from gangline.backends.slurm.gate import Gate
 from gangline.backends.slurm.link import Link
 from gangline.backends.slurm.lookup import find_job
 from gangline.backends.slurm.options import check_options, merge_for_script, merge_options
 from gangline.backends.slurm.render import JobTerms, render_job, render_node
+from gangline.backends.slurm.site import SlurmSite
+from gangline.backends.slurm.ssh import make_socket_folder, reach_of
 from gangline.backends.slurm.submission import Unsure, parse_job_id, parse_refusal
 from gangline.backends.slurm.tokens import Token, home_identity, job_name, parse_token
 from gangline.backends.slurm.upload import upload_run
 from gangline.domain.errors import BackendError, NoCapacity, Rejected, Transient
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
 from gangline.domain.naming import check_variable
-from gangline.domain.pool import SlurmPool
+from gangline.domain.pool import Finding, PoolState, SlurmPool
 from gangline.rundir.files import read_json, write_json
 from gangline.rundir.home import Home
 
@@ -62,6 +65,7 @@ class SlurmBackend:
 
     Args:
         home: the server's state folder.
+        on_close: lets go of what was opened for this backend.
         wall, monotonic: time, for tests.
     """
 
@@ -75,6 +79,7 @@ class SlurmBackend:
         link: Link,
         observer: Observer,
         *,
+        on_close: Callable[[], None] = lambda: None,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -85,6 +90,7 @@ class SlurmBackend:
         self._home = home
         self._link = link
         self._observer = observer
+        self._on_close = on_close
         self._wall = wall
         self._monotonic = monotonic
         self._lock = threading.Lock()
@@ -94,6 +100,24 @@ class SlurmBackend:
         self._census = Census(pool, link)
         self._gate = Gate(pool, link, home=self._identity, wall=wall)
         self._probed_until = 0.0
+        self.site = SlurmSite(pool, link)
+
+    def state(self) -> PoolState:
+        return self._link.state()
+
+    def examine(self, *, deep: bool) -> list[Finding]:
+        return examine(self.pool, self._link, home=self._home.path, deep=deep)
+
+    def login_command(self) -> tuple[str, ...]:
+        """Opens the connection on which the bridge rides, and leaves it open."""
+        reach = reach_of(self.pool, self._home.path)
+        if reach is None:
+            return ()
+        make_socket_folder(reach)
+        return tuple(reach.login_command())
+
+    def close(self) -> None:
+        self._on_close()
 
     def capacity(self) -> PoolCapacity:
         return decide_capacity(self.pool, self._census.kinds())

@@ -1,6 +1,6 @@
 """What this backend asks of the bridge on the login node, as a protocol: `session.py` speaks it, tests fake it.
 
-Imports the standard library alone.
+Imports `gangline.domain` alone.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
+
+from gangline.domain.pool import PoolState
 
 __all__ = ["Changes", "Hello", "Link", "Probed", "Ran"]
 
@@ -75,6 +77,14 @@ class Link(Protocol):
 
     def hello(self) -> Hello:
         """Connect, if need be."""
+        ...
+
+    def state(self) -> PoolState:
+        """How it stands, as far as is known; asks nobody and raises nothing."""
+        ...
+
+    def retry(self) -> None:
+        """Somebody asks by hand: the next call connects at once, whatever came before."""
         ...
 
     def run(self, argv: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> Ran:

@@ -26,7 +26,7 @@ from gangline.backends.slurm.ssh import Reach, classify, make_socket_folder, rea
 from gangline.bridge.frames import BrokenFrame, Frame, FrameReader
 from gangline.bridge.workfolder import upload_path
 from gangline.domain.errors import AuthFailed, BackendError, InvalidRequest, SpecInvalid, Transient
-from gangline.domain.pool import SlurmPool
+from gangline.domain.pool import PoolState, PoolStatus, SlurmPool
 from gangline.rundir.confined import UnsafePath
 from gangline.rundir.mirror import Gap
 
@@ -48,6 +48,8 @@ class _Backoff:
     """When to try again: after 1, 2, 4 … 60 s; where somebody has to log in, 30 … 600 s. With jitter."""
 
     tries: int = 0
+    since: float = 0.0
+    """Wall clock of the first error in a row."""
     not_before: float = 0.0
     error: BackendError | None = None
     socket_mark: object = None
@@ -56,6 +58,8 @@ class _Backoff:
         first_s, most_s = (30.0, 600.0) if isinstance(error, AuthFailed) else (1.0, 60.0)
         if type(error) is not type(self.error):
             self.tries = 0
+        if self.error is None:
+            self.since = time.time()
         delay_s = min(most_s, first_s * 2**self.tries) * random.uniform(0.5, 1.0)  # noqa: S311
         self.tries += 1
         self.not_before = time.monotonic() + delay_s
@@ -105,6 +109,21 @@ class Session:
         self._open()
         assert self._hello is not None  # noqa: S101 - `_open` has set it
         return self._hello
+
+    def state(self) -> PoolState:
+        """See `Link`."""
+        channel, backoff = self._channel, self._backoff
+        if channel is not None and channel.is_open:
+            return PoolState(status=PoolStatus.READY)
+        if backoff.error is None:
+            return PoolState(status=PoolStatus.UNTRIED)
+        needs_login = isinstance(backoff.error, AuthFailed)
+        return PoolState(
+            status=PoolStatus.LOGIN_NEEDED if needs_login else PoolStatus.UNREACHABLE,
+            text=str(backoff.error),
+            command=f"gangline pools login {self.pool.name}" if needs_login else "",
+            since=backoff.since,
+        )
 
     def retry(self) -> None:
         """Somebody asks by hand: the next call connects at once, whatever came before."""
