@@ -87,11 +87,18 @@ class Bastion:
             **self.settings,
         }
         (self.folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in lines.items()))
-        (self.folder / "ssh_config").write_text(
-            f"Host bastion\n  HostName 127.0.0.1\n  Port {self.port}\n  User {getpass.getuser()}\n"
-            f"  IdentityFile {self.key}\n  IdentitiesOnly yes\n  UserKnownHostsFile {self.known_hosts}\n"
-            "  GlobalKnownHostsFile /dev/null\n"
-        )
+        client = {
+            "HostName": "127.0.0.1",
+            "Port": self.port,
+            "User": getpass.getuser(),
+            "IdentityFile": self.key,
+            "IdentitiesOnly": "yes",
+            "UserKnownHostsFile": self.known_hosts,
+            "GlobalKnownHostsFile": "/dev/null",
+        }
+        both = "".join(f"  {key} {value}\n" for key, value in client.items())
+        text = f"Host inner\n  ProxyJump bastion\nHost bastion inner\n{both}"
+        (self.folder / "ssh_config").write_text(text)
 
     def _answers(self) -> bool:
         assert self.server is not None
@@ -128,11 +135,11 @@ def bastion(tmp_path: Path) -> Iterator[Bastion]:
 def connect(bastion: Bastion, tmp_path: Path) -> Iterator[Callable[..., Session]]:
     sessions: list[Session] = []
 
-    def make(*options: str, **settings: object) -> Session:
+    def make(*options: str, host: str = "bastion", **settings: object) -> Session:
         pool = SlurmPool(
             name="a",
             work=str(tmp_path / "work"),
-            ssh="bastion",
+            ssh=host,
             ssh_options=("-F", str(bastion.folder / "ssh_config"), *options),
             python=sys.executable,
         )

@@ -73,6 +73,24 @@ def test_a_key_that_is_not_accepted_asks_for_a_login_with_the_exact_command(conn
     wait_for(lambda: not ssh_processes(session), "the shared connection stays")
 
 
+def test_a_jump_host_that_lets_nobody_in_is_no_reason_to_wait_and_ends_with_the_connection(
+    connect: Connect, bastion: Bastion
+) -> None:
+    session = connect(host="inner")
+    assert session.run(["sh", "-c", "echo $SSH_CONNECTION"]).out.count("127.0.0.1") == 2
+    jumps = [
+        process for process in psutil.process_iter() if {"-W", f"[127.0.0.1]:{bastion.port}"} <= {*words_of(process)}
+    ]
+    assert len(jumps) == 1
+    session.close()
+    wait_for(
+        lambda: not jumps[0].is_running() or jumps[0].status() == psutil.STATUS_ZOMBIE, "the way to the jump host stays"
+    )
+    bastion.known_hosts.write_text("")
+    with pytest.raises(AuthFailed, match="host key"):  # of the jump host, for which ssh would ask at a terminal
+        connect(host="inner").hello()
+
+
 def test_an_unknown_or_changed_host_key_is_not_accepted(connect: Connect, bastion: Bastion) -> None:
     kind, other = (bastion.folder / "other_key.pub").read_text().split()[:2]
     for known, words in (("", "not known"), (f"[127.0.0.1]:{bastion.port} {kind} {other}\n", "has changed")):

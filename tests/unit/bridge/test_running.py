@@ -34,7 +34,7 @@ def test_a_signal_is_told_as_a_negative_code(commands: Commands) -> None:
 
 def test_a_command_that_takes_too_long_is_killed_with_what_it_started(commands: Commands, tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    done = commands.run(["sh", "-c", f"echo begun; sleep 600 & echo $! > {pid}; wait"], timeout_s=1.0)
+    done = commands.run(["sh", "-c", f"echo begun; sleep 600 & echo $! > {pid}; wait"], timeout_s=3.0)
     assert done.rc is None
     assert done.out == b"begun\n"
     assert_gone(int(pid.read_text()))

@@ -143,7 +143,7 @@ def classify(said: str, reach: Reach, config: Mapping[str, str] | None = None) -
     if _UNKNOWN_KEY.search(said):
         return AuthFailed(
             f"The host key of `{reach.host}` (pool `{reach.pool}`) is not known here",
-            why=last,
+            why=_line_with(_UNKNOWN_KEY, said),
             fix=f"Compare the fingerprint that this shows, and answer yes: `{login}`",
         )
     if _REFUSED.search(said):
@@ -172,7 +172,7 @@ def _why_refused(said: str) -> str:
         return "It accepts none of the keys here, and there is no valid Kerberos ticket (`kinit`)"
     if methods == {"publickey"}:
         return "It accepts none of the keys that are here and need no passphrase"
-    return _last_line(said)
+    return _line_with(_REFUSED, said)
 
 
 def _forget_command(said: str, reach: Reach, config: Mapping[str, str]) -> str:
@@ -181,6 +181,11 @@ def _forget_command(said: str, reach: Reach, config: Mapping[str, str]) -> str:
     offending = _OFFENDING.search(said)
     file = ["-f", offending["file"]] if offending else []
     return shlex.join(["ssh-keygen", *file, "-R", name])
+
+
+def _line_with(pattern: re.Pattern[str], said: str) -> str:
+    """The first line that says so; jump hosts say more behind it."""
+    return next((line.strip()[:500] for line in said.splitlines() if pattern.search(line)), _last_line(said))
 
 
 def _last_line(said: str) -> str:

@@ -101,6 +101,7 @@ def test_nobody_is_asked_in_a_window() -> None:
         ("sign_and_send_pubkey: signing failed: agent refused operation\nme@x: Permission denied (publickey).", "keys"),
         ("Received disconnect from 10.0.0.1 port 22:2: Too many authentication failures", "Too many"),
         ("This account is currently not available.", "not available"),
+        ("me@jump: Permission denied (publickey).\nConnection closed by UNKNOWN port 65535", "keys"),
     ],
 )
 def test_where_a_person_has_to_log_in_the_command_is_told(home: Path, said: str, words: str) -> None:
