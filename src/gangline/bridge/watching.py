@@ -83,7 +83,10 @@ class RunsWatch:
             return answer
 
     def _add(self, answer: dict[str, Any], name: str, told: int) -> None:
-        run = self._known(name)
+        if "/" in name or name in {"", ".", ".."}:
+            answer["gone"].append(name)
+            return
+        run = self._runs.setdefault(name, _Run(f"{self._root}/{name}"))
         if not self._look(run, is_whole=told < 0):
             self._runs.pop(name, None)
             answer["gone"].append(name)
@@ -101,11 +104,6 @@ class RunsWatch:
             case [self._nonce, int(number)]:
                 return int(number)
         return -1
-
-    def _known(self, name: str) -> _Run:
-        if "/" in name or name in {"", ".", ".."}:
-            raise ValueError(f"`{name}` is no run")
-        return self._runs.setdefault(name, _Run(f"{self._root}/{name}"))
 
     def _drop_idle(self, asked: Sequence[str]) -> None:
         """Nobody says that a run is over: those that are not asked about are forgotten when there are many."""

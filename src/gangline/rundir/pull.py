@@ -8,6 +8,7 @@ Standard library only.
 from __future__ import annotations
 
 import os
+import stat
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -151,7 +152,7 @@ def _copy_whole(dest: Path, state: FileState) -> _Copying:
 
 
 def _copy_growing(dest: Path, state: FileState, piece_bytes: int) -> _Copying:
-    begin = offset = apply(dest, state.path, 0, b"")
+    begin = offset = _begin_at(dest, state.path)
     while offset < state.size:
         (data,) = yield [(state.path, offset, min(piece_bytes, state.size - offset))]
         if not _there(data, state.path):
@@ -166,7 +167,7 @@ def _copy_log(dest: Path, state: FileState, piece_bytes: int) -> _Copying:
     The journal of what was dropped is read after the bytes, which may be zeros by then; the copy has the journal before
     it has bytes that lie behind a gap.
     """
-    offset, num_bytes, punched = apply(dest, state.path, 0, b""), 0, NOTHING
+    offset, num_bytes, punched = _begin_at(dest, state.path), 0, NOTHING
     journal = dropped_path(state.path).as_posix()
     noted = _size(dest / journal)
     while True:
@@ -209,6 +210,15 @@ def _is_same(path: Path, state: FileState) -> bool:
         return False
     is_settled = found.st_ctime_ns - state.mtime_ns > _SETTLED_NS
     return is_settled and found.st_mtime_ns == state.mtime_ns and found.st_size == state.size
+
+
+def _begin_at(dest: Path, path: str) -> int:
+    """How much the copy has; it is made if it is missing."""
+    try:
+        found = os.lstat(dest / path)
+    except OSError:
+        return apply(dest, path, 0, b"")
+    return found.st_size if stat.S_ISREG(found.st_mode) else apply(dest, path, 0, b"")
 
 
 def _size(path: Path) -> int:
