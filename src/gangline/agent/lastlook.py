@@ -65,7 +65,8 @@ class LastLook:
             return None
         place = decide_place(with_code(threads, SourceLines().line))
         flight, _ = read_flight(self._folder, rank)
-        return f"{place.told}, {flight}" if flight is not None and flight.state != "completed" else place.told
+        recorded = str(flight) if flight is not None and flight.state != "completed" else ""
+        return ", ".join(filter(None, (place.told, recorded))) or None
 
 
 def _append(path: Path, text: str) -> int:

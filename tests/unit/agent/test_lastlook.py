@@ -39,6 +39,10 @@ def test_a_rank_that_answers_is_where_its_dump_says(tmp_path: Path, monkeypatch)
     }
     folder.nccl_record(1).write_bytes(pickle.dumps({"entries": [entry]}, protocol=2))
     assert look.place(1) == "waiting in all_reduce (train.py:41), all_gather number 9 of group dp"
+    folder.stacks(0).write_text(
+        "an older dump\nCurrent thread 0x00007f00 (most recent call first):\n  <no Python frame>\n"
+    )
+    assert look.place(0) is None  # its interpreter was ending
 
 
 def test_nobody_waits_long_for_a_rank_that_says_nothing(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]

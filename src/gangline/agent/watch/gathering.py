@@ -75,7 +75,7 @@ class Answer:
     def places(self) -> dict[int, str]:
         """Where each rank is that runs and gave a stack."""
         groups = [group for group in self.finding.groups if group.state == "runs"]
-        return {rank: group.place.told for group in groups for rank in group.ranks}
+        return {rank: group.place.told for group in groups for rank in group.ranks if group.place.told}
 
     def stack_of(self, rank: int | None) -> str:
         """The main thread of a rank, as a traceback reads."""

@@ -54,7 +54,9 @@ class Place:
 
     @property
     def told(self) -> str:
-        """`waiting in all_reduce (train.py:41)`."""
+        """`waiting in all_reduce (train.py:41)`; "" where it is not known."""
+        if not self.what and not self.where:
+            return ""
         return f"waiting {self}" if self.waits else str(self)
 
     def __str__(self) -> str:
