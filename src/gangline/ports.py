@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
-from gangline.domain.pool import Finding, PoolState
+from gangline.domain.pool import Finding, PoolJob, PoolState
 from gangline.domain.spec import RunSpec
 from gangline.rundir.checkpoints import FoundCheckpoint
 
@@ -94,6 +94,19 @@ class Backend(Protocol):
         Args:
             deep: also start something tiny on a machine of the pool, which may have to wait for one.
         """
+        ...
+
+    def jobs(self, expected: Mapping[tuple[str, int], Handle | None], *, quiet_s: float) -> list[PoolJob]:
+        """What the pool's own queue holds for this server, and how it stands to our runs; [] where it has no queue.
+
+        Args:
+            expected: launches that the server counts on, by run and number; None: its handle is not known yet.
+            quiet_s: how long a run may make no progress before that is said.
+        """
+        ...
+
+    def end_job(self, job: PoolJob) -> None:
+        """End a job that no run counts on."""
         ...
 
     def login_command(self) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.slurm.stubs import Stubs
 from gangline.backends.slurm.backend import SlurmBackend
 from gangline.domain.errors import NoCapacity, Rejected, SpecInvalid, Transient
 from gangline.domain.gang import GangSpec, Handle, Launch, Observation
-from gangline.domain.pool import SlurmPool, WaitIn
+from gangline.domain.pool import JobStanding, SlurmPool, WaitIn
 from gangline.domain.spec import SlurmOptions
 from gangline.rundir.files import write_text
 from gangline.rundir.home import Home
@@ -34,6 +35,9 @@ class Nobody:
 
     def cancelling(self, handle: Handle) -> None:
         """As above."""
+
+    def mirrored(self, run_id: str) -> float | None:  # noqa: ARG002
+        return None
 
 
 class Scene:
@@ -332,3 +336,23 @@ def test_a_run_waits_here_while_the_pool_wants_it(scene: Scene) -> None:
         scene.submit(scene.prepared(run_id="llama-ft-8x8x"))
     scene.submit(scene.prepared(run_id="llama-ft-8x8x"))
     assert len(scene.stubs.jobs()) == 3
+
+
+def test_jobs_that_no_run_counts_on_are_found_and_ended(scene: Scene) -> None:
+    kept, left = scene.submit(), scene.submit(scene.prepared(run_id="llama-ft-9x9x"))
+    for job in ("1001", "1002"):
+        scene.stubs.change_job(job, state="RUNNING", submit="1000")
+    scene.stubs.change_job("4711", state="RUNNING", comment="somebody's own", name="x")
+    expected = {("llama-ft-7k3q", 0): kept, ("gone-1a1a", 0): replace(left, data={**left.data, "job": "999"})}
+    found = scene.backend.jobs(expected, quiet_s=1800.0)
+    assert [(one.job, one.standing) for one in found] == [
+        ("1001", JobStanding.FOLLOWED),
+        ("1002", JobStanding.ORPHAN),
+        ("999", JobStanding.MISSING),
+    ]
+    scene.backend.end_job(found[1])
+    assert scene.stubs.jobs()["1002"]["state"] == "CANCELLED"
+    assert scene.stubs.calls("scancel")[0].argv == ["--name=llama-ft-9x9x.0", "1002"]
+    scene.stubs.answer("scancel", err="scancel: error: Kill job error on job id 1001: Access denied\n", rc=1)
+    with pytest.raises(Transient, match="Access denied"):
+        scene.backend.end_job(found[0])

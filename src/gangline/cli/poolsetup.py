@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gangline.cli import connection
+from gangline.cli import connection, pooljobs
 from gangline.cli.options import echo_json, echo_lines, json_option
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_age, render_count, visible, wrap
@@ -145,7 +145,7 @@ def login(*, name: str, only_print: bool) -> int:
     return _examine(client, name, deep=False, as_json=False)
 
 
-COMMANDS: Sequence[click.Command] = (add, remove, show, doctor, login)
+COMMANDS: Sequence[click.Command] = (add, remove, show, doctor, login, pooljobs.command)
 
 
 def render_trouble(pools: Sequence[PoolView], terminal: Terminal) -> list[str]:

@@ -7,7 +7,15 @@ from typing import Any, cast
 from urllib.parse import quote
 
 from gangline.client.http import httpx
-from gangline.wire.views import ClearedView, FindingView, NodeHealthView, PoolDetail, PoolFileView, PoolView
+from gangline.wire.views import (
+    ClearedView,
+    FindingView,
+    NodeHealthView,
+    PoolDetail,
+    PoolFileView,
+    PoolJobView,
+    PoolView,
+)
 
 __all__ = ["PoolCalls", "quote_part"]
 
@@ -64,6 +72,14 @@ class PoolCalls:
         """Look at everything that a pool needs; deep: also by a tiny job on a node, which may have to wait."""
         answer = self._send("POST", f"/pools/{quote_part(name)}/examine", body={"deep": deep}, timeout=_EXAMINE)
         return cast("list[FindingView]", answer.json())
+
+    def pool_jobs(self, name: str, *, quiet_s: float = 1800.0) -> list[PoolJobView]:
+        """Jobs of Gangline's in a pool with a queue of its own; runs without progress for `quiet_s` are told of."""
+        return cast("list[PoolJobView]", self._get(f"/pools/{quote_part(name)}/jobs", {"quiet_s": quiet_s}))
+
+    def end_zombies(self, name: str) -> list[PoolJobView]:
+        """End the jobs that no run counts on, and those on which nothing of ours lives."""
+        return cast("list[PoolJobView]", self._post(f"/pools/{quote_part(name)}/jobs/end", {}))
 
     def nodes(self, pool: str | None = None) -> list[NodeHealthView]:
         """The machines that are known by name, and what speaks against them; default: of all pools."""

@@ -18,6 +18,7 @@ from functools import partial
 from logging.handlers import RotatingFileHandler
 
 from gangline.control.commands import Commands
+from gangline.control.held import expected_launches, note_in_history
 from gangline.control.reconcile import Reconciler
 from gangline.control.removal import finish_removals
 from gangline.domain.errors import GanglineError
@@ -107,7 +108,14 @@ def serve(settings: Settings) -> None:
         started = clock.now()
         parts = Parts(
             commands=commands,
-            pools=Pools(home=home, backends=backends, list_pools=commands.pools, poke=loop.poke),
+            pools=Pools(
+                home=home,
+                backends=backends,
+                list_pools=commands.pools,
+                poke=loop.poke,
+                held=partial(expected_launches, store),
+                note=partial(note_in_history, store, clock),
+            ),
             objects=ObjectStore(home.path),
             home=home,
             started=started,

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gangline.domain.errors import GanglineError, NotFound, nearest
+from gangline.domain.gang import Handle
+from gangline.domain.pool import JobStanding, PoolJob
 from gangline.ports import Backend
 from gangline.rundir.home import Home
 from gangline.server.backends import Backends
 from gangline.server.poolfile import PoolFile
 from gangline.wire.pools import pool_to_mapping
-from gangline.wire.views import FindingView, PoolDetail, PoolFileView, PoolView
+from gangline.wire.views import FindingView, PoolDetail, PoolFileView, PoolJobView, PoolView
 
 __all__ = ["Pools"]
 
@@ -22,6 +24,8 @@ class Pools:
     Args:
         list_pools: every pool with what is free in it.
         poke: wakes the reconciler.
+        held: launches of a pool that the server counts on; see `ports.Backend.jobs`.
+        note: adds a sentence to the history of a run, if there is such a run.
     """
 
     def __init__(
@@ -31,12 +35,16 @@ class Pools:
         backends: Backends,
         list_pools: Callable[[], list[PoolView]],
         poke: Callable[[], None],
+        held: Callable[[str], Mapping[tuple[str, int], Handle | None]] = lambda _: {},
+        note: Callable[[str, str], None] = lambda _run, _text: None,
     ) -> None:
         self._home = home
         self._backends = backends
         self._file = PoolFile(home)
         self._list = list_pools
         self._poke = poke
+        self._held = held
+        self._note = note
 
     def file(self) -> PoolFileView:
         """What the server makes of `pools.yaml`."""
@@ -93,6 +101,32 @@ class Pools:
         self._poke()
         return [FindingView(check=one.check, verdict=one.verdict.value, text=one.text, fix=one.fix) for one in found]
 
+    def jobs(self, name: str, *, quiet_s: float, end_zombies: bool = False) -> list[PoolJobView]:
+        """What a pool's own queue holds for this server; zombies are ended if asked.
+
+        Raises:
+            NotFound: there is no such pool.
+            Transient, AuthFailed: the pool gives no answer.
+        """
+        backend, held = self._find(name), self._held(name)
+        views = []
+        for job in backend.jobs(held, quiet_s=quiet_s):
+            is_ended = end_zombies and job.is_zombie
+            if is_ended:
+                self._end(backend, job, held.get((job.run_id, job.launch)))
+            views.append(_job_view(job, ended=is_ended))
+        if end_zombies:
+            self._poke()
+        return views
+
+    def _end(self, backend: Backend, job: PoolJob, handle: Handle | None) -> None:
+        """A job that a run counts on ends as after any other loss; one that none counts on just ends."""
+        if job.standing is JobStanding.IDLE and handle is not None:
+            backend.cancel(handle)
+        else:
+            backend.end_job(job)
+        self._note(job.run_id, f"Job {job.job} was ended by hand: {job.text}.")
+
     def _find(self, name: str) -> Backend:
         self._backends.refresh()
         backend = self._backends.get(name)
@@ -100,3 +134,18 @@ class Pools:
             fix = self._backends.fault or nearest(name, self._backends)
             raise NotFound(f"There is no pool `{name}`", fix=fix)
         return backend
+
+
+def _job_view(job: PoolJob, *, ended: bool) -> PoolJobView:
+    return PoolJobView(
+        job=job.job,
+        state=job.state,
+        run=job.run_id,
+        launch=job.launch,
+        since=job.since,
+        nodes=job.nodes,
+        standing=job.standing.value,
+        text=job.text,
+        fix="" if ended else job.fix,
+        ended=ended,
+    )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
-from gangline.server.answers import json_answer
+from gangline.server.answers import MOST, json_answer
 from gangline.server.parts import Parts
-from gangline.wire.views import FindingView, PoolDetail, PoolFileView, PoolView
+from gangline.wire.views import FindingView, PoolDetail, PoolFileView, PoolJobView, PoolView
 
 __all__ = ["make_router"]
 
@@ -65,5 +65,15 @@ def make_router(parts: Parts) -> APIRouter:
     def examine_pool(pool: str, body: ExamineBody) -> Response:
         """Look at everything that the pool needs: connection, commands, folders, limits."""
         return json_answer(parts.pools.examine(pool, deep=body.deep))
+
+    @router.get("/pools/{pool}/jobs", response_model=list[PoolJobView])
+    def list_jobs(pool: str, quiet_s: Annotated[float, Query(gt=0, le=MOST)] = 1800.0) -> Response:
+        """What the pool's own queue holds for this server, and how each job stands to our runs."""
+        return json_answer(parts.pools.jobs(pool, quiet_s=quiet_s))
+
+    @router.post("/pools/{pool}/jobs/end", response_model=list[PoolJobView])
+    def end_zombies(pool: str) -> Response:
+        """End the jobs that no run counts on, and those on which nothing of ours lives."""
+        return json_answer(parts.pools.jobs(pool, quiet_s=MOST, end_zombies=True))
 
     return router

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 from gangline.domain.errors import BackendError, NoCapacity, Rejected, Transient
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, Places, PoolCapacity
 from gangline.domain.phase import Reason
-from gangline.domain.pool import Finding, PoolState, Verdict
+from gangline.domain.pool import Finding, PoolJob, PoolState, Verdict
 from gangline.testing.builders import make_capacity
 from gangline.testing.site import FakeSite
 
@@ -70,12 +70,23 @@ class FakeBackend:
         self.pool_state = PoolState()
         """What `state` says."""
         self.closed = False
+        self.pool_jobs: list[PoolJob] = []
+        """What `jobs` says."""
+        self.surveys: list[tuple[dict[tuple[str, int], Handle | None], float]] = []
+        self.ended_jobs: list[PoolJob] = []
 
     def state(self) -> PoolState:
         return self.pool_state
 
     def examine(self, *, deep: bool) -> list[Finding]:
         return [Finding(check="fake", verdict=Verdict.OK, text="looked at closely" if deep else "looked at")]
+
+    def jobs(self, expected: Mapping[tuple[str, int], Handle | None], *, quiet_s: float) -> list[PoolJob]:
+        self.surveys.append((dict(expected), quiet_s))
+        return list(self.pool_jobs)
+
+    def end_job(self, job: PoolJob) -> None:
+        self.ended_jobs.append(job)
 
     def login_command(self) -> tuple[str, ...]:
         return ("ssh", "fake")

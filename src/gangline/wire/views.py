@@ -419,6 +419,26 @@ class FindingView(TypedDict):
     """What to do, where something is wrong."""
 
 
+class PoolJobView(TypedDict):
+    """One job of Gangline's in a pool that has a queue of its own."""
+
+    job: str
+    state: str
+    """In the words of the pool; "" where it does not list the job."""
+    run: str
+    launch: int
+    since: float | None
+    """When it started, or was submitted if it waits."""
+    nodes: int | None
+    standing: str
+    """`followed`, `orphan`, `idle`, `stuck`, `never`, `missing` or `others`."""
+    text: str
+    """Why it stands so."""
+    fix: str
+    ended: bool
+    """It was ended now."""
+
+
 class NodeMarkView(TypedDict):
     """One attempt that ended with evidence against a machine."""
 

@@ -196,6 +196,7 @@ class FakeClient:
     pools_fault: str = ""
     login: list[str] = field(default_factory=list)
     findings: list[dict[str, Any]] = field(default_factory=list)
+    jobs: list[dict[str, Any]] = field(default_factory=list)
     """What `nodes` answers."""
     samples: list[dict[str, Any]] = field(default_factory=list)
     """What `system` answers."""
@@ -359,6 +360,14 @@ class FakeClient:
     def examine_pool(self, name: str, *, deep: bool = False) -> list[dict[str, Any]]:
         self.calls.append(("examine_pool", (name, deep)))
         return self.findings
+
+    def pool_jobs(self, name: str, *, quiet_s: float = 1800.0) -> list[dict[str, Any]]:
+        self.calls.append(("pool_jobs", (name, quiet_s)))
+        return self.jobs
+
+    def end_zombies(self, name: str) -> list[dict[str, Any]]:
+        self.calls.append(("end_zombies", name))
+        return [{**job, "ended": job["standing"] in {"orphan", "idle"}, "fix": ""} for job in self.jobs]
 
     def nodes(self, pool: str | None = None) -> list[dict[str, Any]]:
         self.calls.append(("nodes", pool))

@@ -120,3 +120,25 @@ def test_a_pool_is_shown_with_its_settings(gangline: Any):
     out = gangline("pools", "show", "a").out
     assert "work: /w" in out
     assert json.loads(gangline("pools", "show", "a", "--json").out)["settings"]["work"] == "/w"
+
+
+JOBS = [
+    {"job": "7", "state": "RUNNING", "run": "one-7k3q", "launch": 0, "since": 1.0, "nodes": 2, "standing": "followed"},
+    {"job": "8", "state": "RUNNING", "run": "two-7k3q", "launch": 1, "since": 1.0, "nodes": 4, "standing": "orphan"},
+    {"job": "9", "state": "", "run": "six-7k3q", "launch": 0, "since": None, "nodes": None, "standing": "missing"},
+]
+
+
+def test_jobs_of_a_pool_are_listed_and_zombies_ended(gangline: Any, client: Any):
+    assert "holds no job" in gangline("pools", "jobs", "a").out
+    client.jobs = [{**job, "text": "why so", "fix": "Do this.", "ended": False} for job in JOBS]
+    result = gangline("pools", "jobs", "a", "--quiet", "2h")
+    assert client.calls[-1] == ("pool_jobs", ("a", 7200.0))
+    assert [line.split()[0] for line in result.out.splitlines()[1:4]] == ["7", "8", "9"]
+    assert "orphan" in result.out
+    assert "→ 8: Do this." in result.out
+    assert json.loads(gangline("pools", "jobs", "a", "--json").out)[2]["standing"] == "missing"
+    result = gangline("pools", "jobs", "a", "--end-zombies")
+    assert client.calls[-1] == ("end_zombies", "a")
+    assert result.out.splitlines()[-1] == "1 job ended."
+    assert gangline("pools", "jobs", "a", "--quiet", "soon").code == 64

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gangline.domain.errors import Conflict, NotFound, SpecInvalid
+from gangline.domain.gang import Handle
+from gangline.domain.pool import JobStanding, PoolJob
 from gangline.server.poolfile import PoolFile, add_text, remove_text
 
 NEW = {"backend": "slurm", "work": "/s/new", "defaults": {"partition": "gpu"}}
@@ -100,3 +102,32 @@ def test_a_broken_file_is_told_of_and_never_overwritten(api):
     assert api.home.pools.read_text() == "pools: {a: {wrk: /s}}"
     with pytest.raises(NotFound, match="Did you mean `work`"):
         api.client.pool("a")
+
+
+def test_zombies_are_ended_each_in_its_own_way(api):
+    backend = api.parts.pools._backends["local"]
+    handle = Handle(backend="fake", version=1, data={"key": "k"})
+    api.parts.pools._held = lambda pool: {("one-7k3q", 0): handle} if pool == "local" else {}
+    noted = []
+    api.parts.pools._note = lambda run, text: noted.append((run, text))
+    for number, (run, standing) in enumerate(
+        [
+            ("one-7k3q", JobStanding.IDLE),
+            ("two-7k3q", JobStanding.ORPHAN),
+            ("six-7k3q", JobStanding.STUCK),
+            ("ten-7k3q", JobStanding.OTHERS),
+        ]
+    ):
+        job = PoolJob(job=str(number), state="RUNNING", run_id=run, launch=0, standing=standing, text="why", fix="do")
+        backend.pool_jobs.append(job)
+    listed = api.client.pool_jobs("local", quiet_s=60.0)
+    assert [job["standing"] for job in listed] == ["idle", "orphan", "stuck", "others"]
+    assert backend.surveys == [({("one-7k3q", 0): handle}, 60.0)]
+    assert not any(job["ended"] for job in listed)
+    ended = api.client.end_zombies("local")
+    assert [job["ended"] for job in ended] == [True, True, False, False]
+    assert backend.cancels == [handle]
+    assert [job.job for job in backend.ended_jobs] == ["1"]
+    assert noted[0] == ("one-7k3q", "Job 0 was ended by hand: why.")
+    with pytest.raises(NotFound):
+        api.client.pool_jobs("nope")

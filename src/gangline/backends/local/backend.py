@@ -31,7 +31,7 @@ from gangline.backends.local.render import render_agent_arguments, render_launch
 from gangline.backends.local.site import LocalSite
 from gangline.domain.errors import Rejected, Transient
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, Places, PoolCapacity
-from gangline.domain.pool import Finding, PoolState, Verdict
+from gangline.domain.pool import Finding, PoolJob, PoolState, Verdict
 from gangline.rundir.home import Home
 from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import LaunchDir, RunDir
@@ -85,6 +85,13 @@ class LocalBackend:
         kind = f"{capacity.device_kind} accelerators".strip() if capacity.devices else "accelerators"
         found = f"{capacity.cpus} CPUs, {capacity.memory_bytes >> 30} GiB, {len(capacity.devices)} {kind}"
         return [Finding(check="machine", verdict=Verdict.OK, text=found)]
+
+    def jobs(self, expected: Mapping[tuple[str, int], Handle | None], *, quiet_s: float) -> list[PoolJob]:  # noqa: ARG002
+        """None: this machine has no queue of its own."""
+        return []
+
+    def end_job(self, job: PoolJob) -> None:
+        """There is none."""
 
     def login_command(self) -> tuple[str, ...]:
         return ()

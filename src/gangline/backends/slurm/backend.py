@@ -26,12 +26,13 @@ from gangline.backends.slurm.render import JobTerms, render_job, render_node
 from gangline.backends.slurm.site import SlurmSite
 from gangline.backends.slurm.ssh import make_socket_folder, reach_of
 from gangline.backends.slurm.submission import Unsure, parse_job_id, parse_refusal
+from gangline.backends.slurm.sweep import Look, end_job, survey_jobs
 from gangline.backends.slurm.tokens import Token, home_identity, job_name, parse_token
 from gangline.backends.slurm.upload import upload_run
 from gangline.domain.errors import BackendError, NoCapacity, Rejected, Transient
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
 from gangline.domain.naming import check_variable
-from gangline.domain.pool import Finding, PoolState, SlurmPool
+from gangline.domain.pool import Finding, PoolJob, PoolState, SlurmPool
 from gangline.rundir.files import read_json, write_json
 from gangline.rundir.home import Home
 
@@ -57,6 +58,10 @@ class Observer(Protocol):
 
     def cancelling(self, handle: Handle) -> None:
         """Gangline itself is about to end this job."""
+        ...
+
+    def mirrored(self, run_id: str) -> float | None:
+        """When the mirror of a run last held everything, by our clock."""
         ...
 
 
@@ -107,6 +112,18 @@ class SlurmBackend:
 
     def examine(self, *, deep: bool) -> list[Finding]:
         return examine(self.pool, self._link, home=self._home.path, deep=deep)
+
+    def jobs(self, expected: Mapping[tuple[str, int], Handle | None], *, quiet_s: float) -> list[PoolJob]:
+        """See `ports.Backend.jobs`.
+
+        Raises:
+            Transient, AuthFailed: Slurm gives no answer.
+        """
+        look = Look(home=self._home, identity=self._identity, wall=self._wall, mirrored=self._observer.mirrored)
+        return survey_jobs(self._link, look, expected, quiet_s=quiet_s)
+
+    def end_job(self, job: PoolJob) -> None:
+        end_job(self._link, job)
 
     def login_command(self) -> tuple[str, ...]:
         """Opens the connection on which the bridge rides, and leaves it open."""

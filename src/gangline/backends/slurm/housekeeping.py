@@ -61,14 +61,14 @@ class Survey:
 
 
 def decide_jobs(records: Sequence[JobRecord], survey: Survey) -> list[PoolJob]:
-    """A verdict on each job of Gangline's that is not over, and on each launch whose job Slurm does not list."""
+    """A verdict on each job of Gangline's that is not over, and on each launch whose job Slurm does not even list."""
     live = [record for record in records if record.state.standing is not Standing.ENDED]
     judged = []
     for record in live:
         token = parse_token(record.comment or "")
         if token is not None:
             judged.append(_judge(record, token, survey))
-    listed = {record.job for record in live}
+    listed = {record.job for record in records}
     missing = [
         _missing(launch, job) for launch, job in survey.expected.items() if job is not None and job not in listed
     ]

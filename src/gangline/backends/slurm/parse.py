@@ -96,8 +96,8 @@ def render_queue(jobs: Sequence[str], form: Form = Form.TEXT) -> tuple[str, ...]
 
 
 def render_own_jobs(user: str, form: Form = Form.TEXT) -> tuple[str, ...]:
-    """Ask for all jobs of a user that are not over."""
-    return _squeue(("--all", f"--user={user}"), form)
+    """Ask for all jobs of a user, in whatever state they are."""
+    return _squeue(("--all", "--states=all", f"--user={user}"), form)
 
 
 def _squeue(ask: Sequence[str], form: Form) -> tuple[str, ...]:

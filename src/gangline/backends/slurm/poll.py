@@ -145,6 +145,10 @@ class Poller:
             note_cancel(self._home.run(token.run_id).launch(token.launch), self._clock.now())
         self.hurry()
 
+    def mirrored(self, run_id: str) -> float | None:
+        """When the mirror of a run last held everything."""
+        return self._ferry.mirrored(run_id)
+
     def hurry(self) -> None:
         """Poll as soon as may be."""
         self._due = min(self._due, self._clock.monotonic() + _GATHER_S)

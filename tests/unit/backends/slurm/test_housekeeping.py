@@ -102,6 +102,10 @@ def test_a_run_without_a_job_is_told_of():
     assert [(one.job, one.standing) for one in found] == [("9", JobStanding.FOLLOWED), ("7", JobStanding.MISSING)]
 
 
+def test_a_job_that_has_just_ended_is_not_missing():
+    assert judge(job(state="COMPLETED"), expected={ONE: "7"}) == []
+
+
 def sample(cpu, use_percent=None):
     devices = [] if use_percent is None else [{"id": "0", "use_percent": use_percent}]
     return json.dumps({"kind": "sample", "ranks": {"0": {"cpu": cpu}}, "devices": devices}) + "\n"
