@@ -1,13 +1,17 @@
-"""What a process pays before it does anything: `import gangline`, `gangline --help`, `gangline ps` with 1,000 runs."""
+"""What a process pays before it does anything: `import gangline`, `gangline --help`, `gangline ps` with 1,000 runs, and
+the first command of all, which starts the embedded server.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import statistics
 
 from measure import GANGLINE, PYTHON, Place, Row, command_time_s, in_turns, new_place
 
 TIMES, RUNS = 15, 1000
+STARTS, START_S = 7, 1.5
 
 
 def measure() -> list[Row]:
@@ -22,7 +26,32 @@ def measure() -> list[Row]:
         rows.append(
             _row([GANGLINE, "ps", "--all"], place.env, what=f"gangline ps --all of {RUNS:,} runs", limit_ms=None)
         )
+    rows.append(_first_command())
     return rows
+
+
+def _first_command() -> Row:
+    """`gangline ps` in a new state folder, and the same with the server up."""
+
+    def first() -> float:
+        place.gangline("server", "stop", check=False)
+        shutil.rmtree(place.env["GANGLINE_HOME"])
+        return command_time_s([GANGLINE, "ps"], env=place.env)
+
+    with new_place() as place:
+        ours, peer = in_turns(first, lambda: command_time_s([GANGLINE, "ps"], env=place.env), times=STARTS)
+    mine = statistics.median(ours)
+    return Row(
+        what="gangline ps that starts the embedded server, new state folder",
+        unit="s",
+        ours=mine,
+        peer=statistics.median(peer),
+        peer_is="gangline ps, server up",
+        goal=f"< {START_S} s",
+        met=mine < START_S,
+        samples=STARTS,
+        spread=(min(ours), max(ours)),
+    )
 
 
 def _row(command: list[str], env: dict[str, str], *, what: str, limit_ms: float | None) -> Row:

@@ -179,6 +179,26 @@ def test_another_runs_checkpoints_stay_and_can_be_left_out(tmp_path: Path) -> No
     assert (found.step, skipped) == (20, [])
 
 
+def test_another_runs_checkpoints_do_not_count_towards_those_that_are_kept(tmp_path: Path) -> None:
+    for step in (10, 20):
+        save(tmp_path, step)
+    for step in (30, 40, 50):
+        save(tmp_path, step, run_id="other")
+    assert retain(tmp_path, keep_last=2, run_id="run", attempt=0) == []
+    assert steps(tmp_path) == [10, 20, 30, 40, 50]
+    assert [one.step for one in retain(tmp_path, keep_last=1, run_id="run", attempt=0)] == [10]
+
+
+def test_after_a_branch_what_older_attempts_saved_goes_first_whatever_its_step(tmp_path: Path) -> None:
+    for step in (80, 90):
+        save(tmp_path, step, attempt=0)
+    for step in (20, 30):
+        save(tmp_path, step, attempt=1)
+    removed = retain(tmp_path, keep_last=2, run_id="run", attempt=1, branch_attempt=1)
+    assert [one.step for one in removed] == [80, 90]
+    assert steps(tmp_path) == [20, 30]
+
+
 def test_a_damaged_newest_does_not_count_towards_those_that_are_kept(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         save(tmp_path, step)
