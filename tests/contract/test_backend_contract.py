@@ -122,7 +122,7 @@ class LocalHarness:
         self.backend = self.new_backend()
 
     def new_backend(self) -> LocalBackend:
-        return LocalBackend(self.home, capacity=make_capacity(), agent=self.command, patience_s=0.3)
+        return LocalBackend(self.home, capacity=make_capacity(), agent=self.command, patience_s=1.0)
 
     def gang(self, *, nodes: int = 1, launch: int = 0) -> GangSpec:
         run = self.home.run("train-2abc")
@@ -349,9 +349,8 @@ def test_cancel_returns_at_once_and_kills_what_does_not_listen(local: LocalHarne
     Path(gang.run_dir, "deaf").touch()
     handle = start(local, nodes=2)
     local.num_started(gang)
-    began = time.monotonic()
     local.backend.cancel(handle)
-    assert time.monotonic() - began < local.backend._patience_s
+    assert liveness(local, handle) is Liveness.ALIVE  # it has returned, and nobody has listened yet
     wait_for(lambda: liveness(local, handle) is Liveness.GONE)
     assert of_folder(tmp_path) == []
 

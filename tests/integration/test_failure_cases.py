@@ -120,7 +120,7 @@ def test_a_log_of_50_mb_and_a_line_of_10_mb_come_in_pieces_of_bounded_size(case:
         began = time.monotonic()
         first = client.log_chunk(run_id, 0)
         last = client.log_chunk(run_id, 0, tail=100)
-        assert time.monotonic() - began < 10.0  # two calls take 0.1 s; a busy machine has more to do
+        assert time.monotonic() - began < 30.0  # two calls take 0.1 s; a busy machine has more to do
         assert 0 < len(first["text"]) <= 2 << 20
         assert (first["size"], first["next_offset"]) == (size, len(first["text"]))
         assert last["text"].count("\n") == 100

@@ -206,7 +206,7 @@ wait_for(sys.argv[1] + "/end")
         if seen.endswith("second mark"):
             delay_s = time.time() - float((tmp_path / "stamp").read_text())
             (tmp_path / "end").touch()
-    assert delay_s < 5.0
+    assert delay_s < 20.0  # it would be more than a minute if a line without an end were waited for
     assert most - before < 64 << 20
     shown = lines("logs", run_id, "--tail", "1").stdout
     assert shown.endswith("red first mark second mark\n")

@@ -295,12 +295,12 @@ def test_the_newest_complete_checkpoint_is_given_to_all_ranks(gang: Gang) -> Non
 
 
 def test_the_same_agent_twice_is_harmless(gang: Gang) -> None:
-    gang.script("import time; print('up'); time.sleep(1)")
+    gang.script("import time; print('up'); time.sleep(3)")
     gang.start()
     gang.until_said("up")
     first = gang.agents[0]
-    assert gang.start_agent(0).wait(10) == 0
-    assert first.wait(30) == 0
+    assert gang.start_agent(0).wait(60) == 0
+    assert first.wait(60) == 0
     assert gang.log() == "up\n"
 
 

@@ -195,8 +195,9 @@ def test_a_rank_that_raised_and_ends_slowly_is_to_blame(gang: Gang) -> None:
     gang.script("""
         import atexit, datetime, os, time
         import torch, torch.distributed as dist
-        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=2))
-        dist.all_reduce(torch.ones(1))
+        dist.init_process_group("gloo")
+        dist.all_reduce(torch.ones(1))  # to connect may take as long as it takes
+        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=2), dist.group.WORLD)
         if os.environ["RANK"] == "1":
             atexit.register(time.sleep, 60)
             raise ValueError("the real cause")
@@ -211,9 +212,10 @@ SLOW_END = """
     import datetime, os, sys, threading, time, traceback
     import torch, torch.distributed as dist
     import gangline
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=1))
+    dist.init_process_group("gloo")
     rank, way = dist.get_rank(), os.environ["WAY"]
-    dist.all_reduce(torch.ones(1))
+    dist.all_reduce(torch.ones(1))  # to connect may take as long as it takes
+    dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=1), dist.group.WORLD)
     gangline.progress(1)
     time.sleep(0.7)  # a step is reported well before
     try:
@@ -256,14 +258,15 @@ def test_an_old_traceback_in_the_log_of_a_healthy_rank_is_no_blame(gang: Gang) -
         import datetime, os, time, traceback
         import torch, torch.distributed as dist
         import gangline
-        dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=1))
+        dist.init_process_group("gloo")
         try:
             raise ValueError("got over it")
         except ValueError:
             if dist.get_rank() == 1:
                 traceback.print_exc()
         time.sleep(0.7)
-        dist.all_reduce(torch.ones(1))
+        dist.all_reduce(torch.ones(1))  # to connect may take as long as it takes
+        dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=1), dist.group.WORLD)
         gangline.progress(1)
         if dist.get_rank() == 1:
             time.sleep(600)

@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gangline.rundir.checkpoints import (
+    MANIFEST,
     find_checkpoints,
     folder_name,
     judge,
+    judge_folder,
     newest_complete,
     parse_folder_name,
     render_choice,
@@ -118,6 +123,40 @@ def test_changed_bytes_are_seen_when_checksums_are_asked_for(tmp_path: Path) -> 
     (folder / "model.pt").write_bytes(b"WEIGHTS")
     assert judge(folder).complete
     assert "checksum" in judge(folder, checksums=True).why_not
+
+
+def test_the_manifest_comes_last_and_only_when_all_else_is_on_the_disk(tmp_path: Path, monkeypatch: Any) -> None:
+    """C1: what has a manifest loads, also after a power cut."""
+    folder = open_folder(tmp_path, 10, 0, owner=OWNER)
+    for name in ("model.pt", "shards/0.bin"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"weights")
+    synced: list[str] = []
+
+    def fsync(descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        assert path in {folder, tmp_path} or not (folder / MANIFEST).exists(), f"{path} after the manifest"
+        synced.append("manifest" if path.name.startswith(f".{MANIFEST}.") else str(path.relative_to(tmp_path)))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    commit(folder, step=10, attempt=0, world_size=2, run_id="run")
+    own = folder.name
+    contents = {f"{own}/model.pt", f"{own}/shards/0.bin", f"{own}/shards", own}
+    assert set(synced[: len(contents)]) == contents
+    assert synced[len(contents) :] == ["manifest", own, "."]
+
+
+def test_a_save_that_cannot_be_made_durable_stays_incomplete(tmp_path: Path, monkeypatch: Any) -> None:
+    folder = open_folder(tmp_path, 10, 0, owner=OWNER)
+    (folder / "model.pt").write_bytes(b"weights")
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        commit(folder, step=10, attempt=0, world_size=2, run_id="run")
+    assert not judge_folder(folder).committed
 
 
 def test_large_files_are_recorded_by_size_alone(tmp_path: Path) -> None:
