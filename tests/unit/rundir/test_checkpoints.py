@@ -5,12 +5,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gangline.rundir.checkpoints import (
+    LATEST,
     MANIFEST,
     find_checkpoints,
     folder_name,
@@ -205,6 +207,27 @@ def test_what_latest_points_to_stays_even_below_others(tmp_path: Path) -> None:
     save(tmp_path, 100, attempt=1)
     retain(tmp_path, keep_last=1, run_id="run", attempt=1)
     assert steps(tmp_path) == [100, 500]
+
+
+def test_latest_is_there_at_every_moment(tmp_path: Path) -> None:
+    folders = [save(tmp_path, 10), save(tmp_path, 20)]
+    done = threading.Event()
+    missing: list[OSError] = []
+
+    def watch() -> None:
+        while not done.is_set():
+            try:
+                (tmp_path / LATEST).readlink()
+            except OSError as error:  # noqa: PERF203 - each look counts
+                missing.append(error)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for number in range(500):
+        move_latest(folders[number % 2])
+    done.set()
+    watcher.join()
+    assert missing == []
 
 
 def test_another_runs_checkpoints_stay_and_can_be_left_out(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import gangline
 from gangline.rundir.files import read_json, write_json
+from gangline.rundir.layout import RunDir
 from gangline.training import session
 from gangline.training.context import parse_context
 from gangline.training.stopping import StopWatch
@@ -168,3 +169,11 @@ def test_another_handler_that_came_later_is_left_alone() -> None:
     signal.signal(signal.SIGTERM, later)
     session.forget()
     assert signal.getsignal(signal.SIGTERM) is later
+
+
+def test_a_note_that_names_no_call_decides_nothing(tmp_path: Path) -> None:
+    notify(tmp_path)
+    attempt = RunDir(tmp_path).attempt(2)
+    write_json(attempt.stop_call(1), {})
+    assert not watch_of(tmp_path, 0, 2).ask()
+    assert not attempt.stop_at.exists()
