@@ -422,6 +422,7 @@ class Commands:
         capacity, state = backend.capacity(), backend.state()
         judged = self._book.judge(name)
         mine = [run for run in held if run.pool == name]
+        passed_on = sum(run.phase is Phase.QUEUED and run.placement is not None for run in mine)
         gangs = live_gangs(mine, self._specs)
         return PoolView(
             name=name,
@@ -434,8 +435,8 @@ class Commands:
             device_kind=capacity.device_kind,
             free_devices=list(free_devices(capacity, gangs)),
             free_cpus=max(0, capacity.cpus - sum(gang.demand.cpus for gang in gangs)),
-            running=len(gangs),
-            queued=sum(run.pool == name for run in waiting),
+            running=len(gangs) - passed_on,
+            queued=sum(run.pool == name for run in waiting) + passed_on,
             avoided_nodes=sum(node.state is NodeState.AVOIDED for node in judged),
             warnings=[
                 f"Node {node.host} ought to be avoided ({node.why}), but is used: pool `{name}` has too few others."

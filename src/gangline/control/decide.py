@@ -178,7 +178,7 @@ def _silent(facts: Facts) -> list[Step]:
     detail = facts.observation.detail if facts.observation is not None else ""
     if facts.run.phase is Phase.QUEUED:
         return _explained(facts, f"The backend does not answer; the run keeps its place there. {detail}".strip())
-    message = f"The backend has not answered for {facts.unknown_for_s:.0f} s; nothing is decided until it does."
+    message = f"For {facts.unknown_for_s:.0f} s nobody says how the gang stands; nothing is decided until it is known."
     if not _is_legal(facts.run.phase, Phase.UNKNOWN):
         return []
     return [Move(phase=Phase.UNKNOWN, message=f"{message} {detail}".strip())]
@@ -224,7 +224,9 @@ def _pending(facts: Facts) -> list[Step]:
     """No agent has begun anything."""
     run, detail = facts.run, facts.observation.detail if facts.observation is not None else ""
     if not facts.pending:
-        return [Move(phase=Phase.STARTING, message=detail)] if run.phase is Phase.UNKNOWN else []
+        if run.phase is Phase.UNKNOWN:
+            return [Move(phase=Phase.STARTING, message=detail)]
+        return _explained(facts, detail) if facts.has_queue and run.phase is Phase.STARTING else []
     if facts.has_queue and run.phase in {Phase.STARTING, Phase.UNKNOWN}:
         return [Move(phase=Phase.QUEUED, message=detail or f"Waits in the queue of pool `{run.pool}`.")]
     if run.phase is Phase.UNKNOWN:

@@ -21,7 +21,7 @@ __all__ = ["Queue", "live_gangs"]
 
 _LOOK_AGAIN_S = 1.0
 """How long the queue may rest although nothing seems to have changed."""
-_MOST_ON_THE_WAY = 32
+_MOST_ON_THE_WAY = 16
 """Launches on their way to one backend; more would only wait there, and a tick would take long."""
 _FIRST_HOLD_S = 2.0
 _LONGEST_HOLD_S = 30.0

@@ -28,9 +28,15 @@ def test_a_run_is_handed_over_waits_there_runs_and_ends(site):
     summary = site.commands.summary(run)
     assert (summary["phase"], summary["message"]) == ("queued", "Waits in Slurm: Priority, 3 jobs are ahead.")
     assert len(site.store.events(run)) == events
+    pool = site.commands.pools()[0]
+    assert (pool["running"], pool["queued"]) == (0, 1)
     site.cluster.begin(run)
-    site.tick()
+    site.cluster.find(run).detail = "Slurm job 7 runs on n[1-2]: its nodes are being prepared"
+    site.tick(2)
     assert site.phase(run) == "starting"
+    assert "its nodes are being prepared" in site.row(run).message
+    pool = site.commands.pools()[0]
+    assert (pool["running"], pool["queued"]) == (1, 0)
     site.leader(run).begin()
     site.see()
     assert site.phase(run) == "running"
