@@ -53,6 +53,7 @@ def pytest_configure() -> None:
     """Whoever starts the tests in the background, or by `nohup`, has them ignore signals that they are about."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 
 
 @pytest.hookimpl(optionalhook=True)
