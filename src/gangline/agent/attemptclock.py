@@ -52,9 +52,10 @@ def decide_limit(policy: StopPolicy, lease: Allocation, now: float) -> Limit | N
     after_s = left_s - min(policy.grace_s + _CLOSING_S, left_s / 10)
     if own is not None and own.after_s <= after_s:
         return own
-    wanted_s = _LONGEST_NOTICE_S if policy.time_limit_notice_s is None else policy.time_limit_notice_s
+    notice_s = policy.time_limit_notice_s
+    notice_s = min(_LONGEST_NOTICE_S, after_s / 2) if notice_s is None else min(notice_s, after_s)
     words = "The end of the job's time"
-    return Limit(after_s=after_s, notice_s=min(wanted_s, after_s / 2), words=words, from_outside=True)
+    return Limit(after_s=after_s, notice_s=notice_s, words=words, from_outside=True)
 
 
 class AttemptClock:
