@@ -129,6 +129,14 @@ class Backend(Protocol):
         """Exactly what `submit` would start. Pure: touches nothing."""
         ...
 
+    def check(self, launch: Launch) -> str:
+        """What the pool's scheduler says of a launch that it is not given yet; "" where it is not asked, or not sure.
+
+        Raises:
+            Rejected: it would not take it, in its words.
+        """
+        ...
+
     def submit(self, launch: Launch, *, key: str) -> Handle:
         """Start the agents; the launch's files are in the server's run directory.
 

@@ -229,6 +229,14 @@ def test_too_many_jobs_is_a_matter_of_waiting(scene: Scene, said: str) -> None:
     assert scene.submit(launch).data["job"] == "1001"
 
 
+def test_an_option_that_sbatch_does_not_know_is_named(scene: Scene) -> None:
+    said = "sbatch: unrecognized option '--wckei=x'\nTry \"sbatch --help\" for more information\n"
+    scene.stubs.answer("sbatch", err=said, rc=255)
+    with pytest.raises(Rejected, match="wckei") as refused:
+        scene.submit()
+    assert "--sbatch-option" in refused.value.fix
+
+
 def test_a_limit_of_size_is_no_matter_of_waiting(scene: Scene) -> None:
     said = f"sbatch: error: QOSMaxNodePerUserLimit\nsbatch: error: Batch job submission failed: {NO_MORE}\n"
     scene.stubs.answer("sbatch", err=said, rc=1)
@@ -298,9 +306,34 @@ def test_people_are_told_whole_commands(scene: Scene) -> None:
 def test_slurm_looks_at_a_launch_without_taking_it(scene: Scene) -> None:
     assert "to start at" in scene.backend.check(scene.prepared())
     assert scene.stubs.jobs() == {}
-    scene.stubs.answer("sbatch", err="allocation failure: Invalid qos specification\n", rc=1)
-    with pytest.raises(Rejected, match="Invalid qos"):
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "allocation failure: Invalid qos specification\n",
+        "sbatch: error: invalid partition specified: nope\nallocation failure: Invalid partition name specified\n",
+        "allocation failure: Invalid account or account/partition combination specified\n",
+        "sbatch: unrecognized option '--gpu-per-node=3'\n",
+    ],
+)
+def test_what_slurm_will_never_take_is_refused_before_it_waits(scene: Scene, said: str) -> None:
+    scene.stubs.answer("sbatch", err=said, rc=1)
+    with pytest.raises(Rejected, match="Slurm refuses"):
         scene.backend.check(scene.prepared())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "allocation failure: Requested node configuration is not available\n",  # also where nodes are only drained
+        "allocation failure: Requested nodes are busy\n",
+        "allocation failure: Unable to contact slurm controller (connect failure)\n",
+    ],
+)
+def test_what_slurm_may_take_yet_is_no_refusal(scene: Scene, said: str) -> None:
+    scene.stubs.answer("sbatch", err=said, rc=1)
+    assert scene.backend.check(scene.prepared()) == ""
 
 
 def test_capacity_is_what_sinfo_says(scene: Scene) -> None:

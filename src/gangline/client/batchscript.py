@@ -38,6 +38,7 @@ def adopt_batch_script(spec: RunSpec, *, cwd: Path, root: Path) -> RunSpec:
         entry_kind=EntryKind.COMMAND,
         name=named or name_from(Path(relative).stem),
         strategy=Strategy.NONE,
+        resources=replace(spec.resources, gpus_per_node=spec.resources.gpus_per_node or 0),
         slurm=replace(spec.slurm, script=posixpath.normpath(relative), directives=found.options),
     )
 

@@ -6,13 +6,14 @@ Called from any thread; slow work is left to the reconciler.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from threading import Lock
 from typing import Any
 
 from sqlalchemy.exc import DBAPIError
 
-from gangline.control.admission import Admission
+from gangline.control.admission import Admission, Admitted
 from gangline.control.again import Again, DebugRequest, RerunRequest, ResumeRequest
 from gangline.control.checkpoints import CheckpointFolder, list_checkpoints
 from gangline.control.compare import Comparer
@@ -35,9 +36,10 @@ from gangline.control.views import (
     summary_view,
     tokens_per_s,
 )
-from gangline.domain.errors import Conflict, NotFound, StillEnding, StorageFull, nearest
-from gangline.domain.gang import Handle, Launch
+from gangline.domain.errors import AuthFailed, Conflict, NotFound, StillEnding, StorageFull, Transient, nearest
+from gangline.domain.gang import Capability, Handle, Launch
 from gangline.domain.phase import TERMINAL, Phase, Reason
+from gangline.domain.pool import PoolStatus
 from gangline.domain.spec import ResumeMode, RunSpec
 from gangline.ports import Backend, Clock
 from gangline.queue.fit import free_devices
@@ -116,11 +118,7 @@ class Commands:
         Raises:
             InvalidRequest, NotFound: as `submit`.
         """
-        admitted = self._admission.admit(self._again.resolve_start(spec), client={}, dry=True)
-        run = self._admission.imagine(admitted)
-        exclusion = self._book.exclusion(run.pool, nodes=run.nodes)
-        run_dir = self._home.run(run.id)
-        return dry_launch(self._backends[run.pool], admitted.spec, run, run_dir, exclude_hosts=exclusion.hosts)
+        return self._try_on(self._admission.admit(self._again.resolve_start(spec), client={}, dry=True))
 
     def submit(self, spec: RunSpec, *, client: Mapping[str, Any], key: str) -> RunDetail:
         """Check a spec and queue it as a run; with a key that was used before, answer with that run.
@@ -128,13 +126,34 @@ class Commands:
         Raises:
             InvalidRequest: the spec cannot be run; nothing is left behind.
             NotFound: the snapshot was not uploaded.
+            Rejected: the scheduler of the pool would not take it.
         """
         run = self._store.run_by_key(key)
         if run is None:
             admitted = self._admission.admit(self._again.resolve_start(spec), client=client)
+            self._ask_scheduler(admitted)
             run = self._admission.queue(admitted, client=client, key=key)
             self._poke()
         return self.detail(run.id)
+
+    def _ask_scheduler(self, admitted: Admitted) -> None:
+        """Refuse what the pool's own scheduler would never take, where it can be asked now; a run may wait for it.
+
+        Raises:
+            Rejected
+        """
+        backend = self._backends[admitted.spec.pool]
+        if Capability.OWN_QUEUE in backend.capabilities and backend.state().status is PoolStatus.READY:
+            with suppress(Transient, AuthFailed):
+                self._try_on(admitted)
+
+    def _try_on(self, admitted: Admitted) -> Launch:
+        """What the backend would get, after it has had a look at it, where it can be asked now."""
+        run = self._admission.imagine(admitted)
+        backend, exclusion = self._backends[run.pool], self._book.exclusion(run.pool, nodes=run.nodes)
+        launch = dry_launch(backend, admitted.spec, run, self._home.run(run.id), exclude_hosts=exclusion.hosts)
+        backend.check(launch)
+        return launch
 
     def rerun(self, run_id: str, request: RerunRequest, *, client: Mapping[str, Any], key: str) -> RunDetail:
         """Queue a new run with the spec and the code of another one.

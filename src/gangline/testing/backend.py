@@ -110,6 +110,9 @@ class FakeBackend:
         commands = tuple(("fake-agent", gang.run_dir, str(gang.launch), str(node)) for node in nodes)
         return Launch(backend=self.name, commands=commands, gang=gang)
 
+    def check(self, launch: Launch) -> str:  # noqa: ARG002 - it says so when it is given one
+        return ""
+
     def submit(self, launch: Launch, *, key: str) -> Handle:
         self.submits.append(key)
         self._may_answer.wait()

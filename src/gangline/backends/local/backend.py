@@ -112,6 +112,9 @@ class LocalBackend:
     def render(self, gang: GangSpec) -> Launch:
         return render_launch(gang, backend=self.name, agent=self._agent_command(), env=self._env)
 
+    def check(self, launch: Launch) -> str:  # noqa: ARG002 - there is no other scheduler
+        return ""
+
     def submit(self, launch: Launch, *, key: str) -> Handle:
         """Start the agents that an earlier call with this key has not started; see `ports.Backend.submit`.
 

@@ -25,14 +25,14 @@ from gangline.backends.slurm.options import check_options, merge_for_script, mer
 from gangline.backends.slurm.render import JobTerms, render_job, render_node
 from gangline.backends.slurm.site import SlurmSite
 from gangline.backends.slurm.ssh import make_socket_folder, reach_of
-from gangline.backends.slurm.submission import Unsure, parse_job_id, parse_refusal
+from gangline.backends.slurm.submission import Unsure, parse_job_id, parse_refusal, parse_test
 from gangline.backends.slurm.sweep import Look, end_job, survey_jobs
 from gangline.backends.slurm.tokens import Token, home_identity, job_name, parse_token
 from gangline.backends.slurm.upload import upload_run
-from gangline.domain.errors import BackendError, NoCapacity, Rejected, Transient
+from gangline.domain.errors import AuthFailed, BackendError, NoCapacity, Rejected, Transient
 from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
 from gangline.domain.naming import check_variable
-from gangline.domain.pool import Finding, PoolJob, PoolState, SlurmPool
+from gangline.domain.pool import Finding, PoolJob, PoolState, PoolStatus, SlurmPool
 from gangline.rundir.files import read_json, write_json
 from gangline.rundir.home import Home
 
@@ -42,6 +42,7 @@ _log = logging.getLogger(__name__)
 
 _HANDLE_VERSION = 1
 _SBATCH_S = 90.0
+_TEST_S = 10.0
 _SCANCEL_S = 60.0
 _SETTLE_S = 30.0
 """How long a request whose answer was lost may still make a job; no second one is made before."""
@@ -162,17 +163,14 @@ class SlurmBackend:
         return Launch(backend=self.name, commands=(self._sbatch(gang),), files=files, gang=gang)
 
     def check(self, launch: Launch) -> str:
-        """Have Slurm look at a launch without taking it; its words, such as when it would start.
-
-        Raises:
-            Rejected, NoCapacity: Slurm refuses it, in its words.
-            Transient, AuthFailed: Slurm could not be asked.
-        """
-        ran = self._link.run(("sbatch", "--test-only"), stdin=_script_of(launch).encode(), timeout_s=_SBATCH_S)
-        if ran.rc != 0:
-            raise parse_refusal(ran)
-        said = [line for line in (ran.err + ran.out).splitlines() if line.startswith("sbatch: Job ")]
-        return said[-1].removeprefix("sbatch: ") if said else ""
+        """See `ports.Backend.check`: Slurm looks at the script without taking it. Waits for no connection to open."""
+        if self._link.state().status is not PoolStatus.READY:
+            return ""
+        try:
+            ran = self._link.run(("sbatch", "--test-only"), stdin=_script_of(launch).encode(), timeout_s=_TEST_S)
+        except (Transient, AuthFailed):
+            return ""
+        return parse_test(ran)
 
     def submit(self, launch: Launch, *, key: str) -> Handle:
         """See `ports.Backend.submit`.

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from gangline.backends.slurm.link import Ran
 from gangline.domain.errors import BackendError, NoCapacity, Rejected, Transient
 
-__all__ = ["Listed", "Unsure", "parse_job_id", "parse_listing", "parse_refusal"]
+__all__ = ["Listed", "Unsure", "parse_job_id", "parse_listing", "parse_refusal", "parse_test"]
 
 _PARSABLE = re.compile(r"(\d{1,10})(;[\w.-]+)?")
 _SPOKEN = re.compile(r"Submitted batch job (\d{1,10})( on cluster [\w.-]+)?")
 _ERROR = re.compile(r"^(?:sbatch: )?(?:error|fatal): *", re.MULTILINE)
 _MOST_WORDS = 600
-_LARGEST_EXIT_CODE = 127
-"""A shell adds to 128 the signal that has ended a command."""
+_SIGNALLED = range(129, 193)
+"""A shell adds to 128 the signal that has ended a command. sbatch ends with 255 where it does not know an option."""
 
 _FULL = re.compile(
     r"(QOS|Assoc)\w*Submit\w*Limit|temporarily unable to accept job|Job violates .*job submit limit|"
@@ -67,6 +67,14 @@ _FIXES: Sequence[tuple[str, str]] = (
 )
 
 
+_FOR_GOOD = re.compile(
+    r"account|partition (name )?specified|qos|feature|reservation|node name|(unrecognized|invalid|ambiguous) option|"
+    r"option .* (doesn't allow|requires) an argument|gres\b.*specification|Invalid generic resource",
+    re.IGNORECASE,
+)
+"""What sbatch would say, too. Of nodes that are only drained `--test-only` says that there are none like that."""
+
+
 class Unsure(Transient):
     """There may be a job all the same."""
 
@@ -100,7 +108,7 @@ def parse_refusal(ran: Ran) -> BackendError:
     words = _words(ran)
     if ran.rc is None:
         return Unsure("sbatch gave no answer in time", why=words)
-    if not 0 < ran.rc <= _LARGEST_EXIT_CODE:
+    if ran.rc <= 0 or ran.rc in _SIGNALLED:
         what = "sbatch named no job" if ran.rc == 0 else "sbatch was killed"
         return Unsure(what, why=words or f"It ended with {ran.rc} and said nothing")
     if _NOT_ANSWERED.search(words):
@@ -108,6 +116,21 @@ def parse_refusal(ran: Ran) -> BackendError:
     if _NOT_REACHED.search(words):
         return Transient("Slurm's controller was not reached", why=words)
     return _refused(words or f"sbatch ended with {ran.rc}")
+
+
+def parse_test(ran: Ran) -> str:
+    """What Slurm says of a job that it was only asked about, such as when it would start; "" where that is not sure.
+
+    Raises:
+        Rejected: it would not take the job.
+    """
+    if ran.rc == 0:
+        said = [line for line in (ran.err + ran.out).splitlines() if line.startswith("sbatch: Job ")]
+        return said[-1].removeprefix("sbatch: ") if said else ""
+    refusal = parse_refusal(ran)
+    if isinstance(refusal, Rejected) and _FOR_GOOD.search(refusal.why):
+        raise refusal
+    return ""
 
 
 def parse_listing(out: str, work_dir: str) -> list[Listed]:
