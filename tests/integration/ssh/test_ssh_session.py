@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -118,6 +120,34 @@ def test_a_bastion_that_restarts_is_found_again(connect: Connect, bastion: Basti
     bastion.start()
     wait_for(lambda: answers(session), "it is not found again")
     assert len(ssh_processes(session)) == 1
+
+
+def test_nothing_is_left_of_a_server_that_was_killed(connect: Connect, bastion: Bastion, tmp_path: Path) -> None:
+    session = connect()  # for its socket's name alone
+    program = (
+        "import sys, time; from pathlib import Path; from gangline.backends.slurm.session import Session\n"
+        "from gangline.domain.pool import SlurmPool\n"
+        "home, work, config, python = sys.argv[1:]\n"
+        "pool = SlurmPool(name='a', work=work, ssh='bastion', ssh_options=('-F', config), python=python)\n"
+        "Session(pool, Path(home)).run(['sleep', '600'], timeout_s=600)\n"
+    )
+    config = str(bastion.folder / "ssh_config")
+    words = [str(tmp_path / "home"), session.pool.work, config, sys.executable]
+    server = subprocess.Popen([sys.executable, "-c", program, *words])
+    try:
+        wait_for(lambda: any(words_of(one)[1:] == ["600"] for one in below(bastion)), "it does not run")
+        assert ssh_processes(session)
+        far = below(bastion)
+    finally:
+        server.kill()
+        server.wait()
+    wait_for(lambda: not ssh_processes(session), "its ssh is left")
+    wait_for(lambda: not any(one.is_running() for one in far), "its bridge, or what that ran, is left")
+
+
+def below(bastion: Bastion) -> list[psutil.Process]:
+    assert bastion.server is not None
+    return psutil.Process(bastion.server.pid).children(recursive=True)
 
 
 def test_a_connection_that_swallows_everything_is_noticed(connect: Connect, bastion: Bastion) -> None:
