@@ -6,6 +6,7 @@ After a change: `python tests/docs/test_schema_reference.py` writes the tables a
 from __future__ import annotations
 
 import ast
+import dataclasses
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,8 +16,10 @@ import pytest
 import gangline.wire.compared
 import gangline.wire.removed
 import gangline.wire.views
+from gangline.domain.pool import PER_RUN, SlurmPool
 from gangline.domain.spec import RunSpec
-from gangline.wire.schema import Key, Kind, keys, sections
+from gangline.wire.pools import pool_keys
+from gangline.wire.schema import Key, Kind, keys, sections, sections_of
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
@@ -38,6 +41,17 @@ def render_spec() -> str:
             "| key | takes | default | flags | meaning |",
             "|---|---|---|---|---|",
         ]
+        lines += [spec_row(key) for key in shown]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def render_pools() -> str:
+    lines: list[str] = []
+    for section in sections_of(SlurmPool):
+        shown = [key for key in pool_keys() if key.path[:-1] == section and key.path[-1] not in PER_RUN]
+        title = f"`{section[0]}`" if section else "A pool"
+        lines += [f"### {title}", "", "| key | takes | default | flags | meaning |", "|---|---|---|---|---|"]
         lines += [spec_row(key) for key in shown]
         lines.append("")
     return "\n".join(lines)
@@ -65,7 +79,7 @@ def takes(key: Key) -> str:
 
 
 def default(key: Key) -> str:
-    if key.default in (None, "", (), {}):
+    if key.default in (None, "", (), {}, dataclasses.MISSING):
         return ""
     value = str(key.default) if key.kind is Kind.CHOICE else json.dumps(key.default)
     return f"`{value}`" if key.unit != "seconds" else f"`{key.default:g}s`"
@@ -100,7 +114,7 @@ def fields_of(view: ast.ClassDef) -> Iterator[tuple[str, str, str]]:
             yield ast.unparse(node.target), ast.unparse(node.annotation), text
 
 
-PAGES: dict[str, Callable[[], str]] = {"spec.md": render_spec, "json.md": render_json}
+PAGES: dict[str, Callable[[], str]] = {"spec.md": render_spec, "json.md": render_json, "pools.md": render_pools}
 
 
 def split(page: str) -> tuple[str, str, str]:

@@ -329,8 +329,13 @@ def _render_origin(run: RunDetail, terminal: Terminal) -> list[str]:
         "environment": _environment(run, terminal),
         "hosts": _hosts(run),
         "folder": visible(run["run_dir"]),
+        **{name: visible(run["backend"][key]) for key, name in _OF_BACKEND.items() if run["backend"].get(key)},
     }
     return _labelled(facts, terminal)
+
+
+_OF_BACKEND = {"job": "job", "log": "job's log", "queue": "in queue", "details": "details"}
+"""What a backend says of a launch that people look at, and its title."""
 
 
 def _command(spec: Mapping[str, Any]) -> str:

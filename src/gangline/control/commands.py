@@ -44,6 +44,7 @@ from gangline.domain.spec import ResumeMode, RunSpec
 from gangline.ports import Backend, Clock
 from gangline.queue.fit import free_devices
 from gangline.queue.health import HealthPolicy, NodeState
+from gangline.rundir.files import Unreadable, read_json
 from gangline.rundir.home import Home
 from gangline.store.chart import decide_buckets
 from gangline.store.full import says_full
@@ -219,7 +220,17 @@ class Commands:
             metrics=newest,
             tokens_per_s=tokens_per_s(newest),
             client=client,
+            backend=self._describe(run),
         )
+
+    def _describe(self, run: RunRow) -> dict[str, str]:
+        """What its backend says of the newest launch, also of one that is over."""
+        backend = self._backends.get(run.pool)
+        try:
+            handle = run.handle or read_json(self._home.run(run.id).launch(run.launch).handle)
+            return {} if backend is None or handle is None else dict(backend.describe(Handle.from_dict(handle)))
+        except (Unreadable, OSError, KeyError):
+            return {}
 
     def compare(self, run_ids: Sequence[str], *, code: bool) -> CompareView:
         """What differs between runs; see `Comparer.compare`."""

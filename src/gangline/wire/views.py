@@ -243,6 +243,8 @@ class RunDetail(RunSummary):
     tokens_per_s: float | None
     client: dict[str, Any]
     """Who submitted, from which host, folder and command line."""
+    backend: dict[str, str]
+    """What people need to look at its newest launch themselves: `job`, `log`, commands to type; empty for `local`."""
 
 
 class MetricBucket(TypedDict):

@@ -156,6 +156,7 @@ def make_run(**changes: Any) -> dict[str, Any]:
         "metrics": {},
         "tokens_per_s": None,
         "client": {},
+        "backend": {},
     }
     whole = {**made, **changes}
     started, ended = whole["started"], whole["ended"]

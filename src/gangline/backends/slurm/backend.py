@@ -217,7 +217,13 @@ class SlurmBackend:
             "queue": self._typed("squeue", f"--jobs={job}"),
             "details": self._typed("scontrol", "show", "job", job),
             "follow": self._typed("tail", "-F", log),
+            "shell": self._shell("srun", f"--jobid={job}", "--overlap", "--pty"),
         }
+
+    def _shell(self, *words: str) -> str:
+        """A command for a person at a terminal, up to the node and the program, on the shared connection."""
+        reach = reach_of(self.pool, self._home.path)
+        return shlex.join(words if reach is None else [*reach.shell_command()[:-1], "-t", reach.host, *words])
 
     # What a launch is made of
 

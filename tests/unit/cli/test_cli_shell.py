@@ -1,0 +1,62 @@
+"""`gangline shell`: where it opens, and the exact command."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+FAR = {"job": "12", "log": "/w/job.log", "queue": "squeue --jobs=12", "shell": "ssh -F '/a b' -t login srun --jobid=12"}
+
+
+def rank(number: int, node: int, **keys: Any) -> dict[str, Any]:
+    return {"rank": number, "node": node, "pid": os.getpid(), "ended": None, **keys}
+
+
+def make_live(make: Any, client: Any, **keys: Any) -> dict[str, Any]:
+    nodes = [{"node": 0, "host": "n1.site.org"}, {"node": 1, "host": "n2"}]
+    plain = {"address": "", "agent_pid": 1, "devices": [], "environment": None}
+    attempt = make.attempt(
+        outcome=None, ended=None, ranks=[rank(0, 0), rank(1, 1)], nodes=[{**plain, **node} for node in nodes]
+    )
+    run = make.run(phase="running", attempts=[attempt], **keys)
+    client.runs[run["id"]] = run
+    return run
+
+
+def test_on_a_cluster_it_is_a_step_of_the_runs_own_job(gangline: Any, client: Any, make: Any):
+    run = make_live(make, client, pool="far", backend=FAR)
+    begin = "ssh -F '/a b' -t login srun --jobid=12"
+    assert gangline("shell", run["id"], "--print").out == f"{begin} --nodelist=n1 bash -l\n"
+    assert gangline("shell", run["id"], "--rank", "1", "--print").out == f"{begin} --nodelist=n2 bash -l\n"
+    assert gangline("shell", run["id"], "--node", "1", "--print").out == f"{begin} --nodelist=n2 bash -l\n"
+    wrong = gangline("shell", run["id"], "--rank", "7", "--print")
+    assert (wrong.code, "Its nodes: 0 (n1.site.org), 1 (n2)" in wrong.err) == (64, True)
+    assert gangline("shell", run["id"], "--rank", "1", "--node", "1").code == 64
+
+
+def test_here_it_has_the_folder_and_the_environment_of_the_rank(
+    gangline: Any, client: Any, make: Any, tmp_path: Any, monkeypatch: Any
+):
+    run = make_live(make, client, pool="local", run_dir=str(tmp_path), spec={"snapshot": {"workdir": "sub"}})
+    (tmp_path / "code" / "sub").mkdir(parents=True)
+    shell = tmp_path / "shell"
+    shell.write_text(f'#!/bin/sh\npwd >{tmp_path}/said\necho "$HOME" >>{tmp_path}/said\nexit 3\n')
+    shell.chmod(0o755)
+    monkeypatch.setenv("SHELL", str(shell))
+    assert gangline("shell", run["id"]).code == 3
+    assert (tmp_path / "said").read_text().splitlines()[0] == str(tmp_path / "code" / "sub")
+    assert gangline("shell", run["id"], "--print").out == f"cd {tmp_path}/code/sub && {shell}\n"
+    assert "There is no rank 9 that runs" in gangline("shell", run["id"], "--rank", "9").err
+
+
+def test_where_nothing_runs_there_is_no_shell(gangline: Any, client: Any, make: Any):
+    over = make.run(phase="succeeded", attempts=[make.attempt(outcome="succeeded")])
+    client.runs[over["id"]] = over
+    assert "has no rank that runs" in gangline("shell", over["id"]).err
+
+
+def test_show_names_job_and_log(gangline: Any, client: Any, make: Any):
+    run = make_live(make, client, pool="far", backend=FAR)
+    out = gangline("show", run["id"], "--full").out
+    assert "/w/job.log" in out
+    assert "squeue --jobs=12" in out
