@@ -40,7 +40,7 @@ _HOST = re.compile(r"[A-Za-z0-9_.@:\[\]-]+")
 _PATH = re.compile(r"/[A-Za-z0-9_./+=:,@-]*")
 _OWN_SSH = ("ControlMaster", "ControlPath", "ControlPersist", "BatchMode", "StrictHostKeyChecking", "RequestTTY")
 """What Gangline itself tells `ssh`."""
-PER_RUN = ("script", "dependency")
+PER_RUN = ("script", "dependency", "directives")
 """Options of Slurm that make no sense for every run of a pool."""
 
 
@@ -236,7 +236,7 @@ def check_pool(pool: SlurmPool) -> None:
     for name in pool.env:
         check_variable(name, f"`env` of pool `{pool.name}`")
     for name in PER_RUN:
-        if getattr(pool.defaults, name) is not None:
+        if getattr(pool.defaults, name):
             raise _wrong(pool, f"defaults.{name}", getattr(pool.defaults, name), "It belongs to a single run", "")
 
 
