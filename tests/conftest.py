@@ -146,9 +146,24 @@ def gangline(
 
 
 def stop_server(home: Path) -> None:
-    """End the embedded server of a state folder, if there is one."""
-    if (home / "server.json").exists():
-        gangline("server", "stop", home=home)
+    """End the embedded server of a state folder, if there is one.
+
+    Of several that were started at once, one that still begins may take the place of the one that is ended.
+    """
+    deadline = time.monotonic() + GONE_WITHIN_S
+    while time.monotonic() < deadline:
+        if (home / "server.json").exists():
+            gangline("server", "stop", home=home)
+        if not any(_is_server(process) for process in processes_of(home)):
+            return
+        time.sleep(0.1)
+
+
+def _is_server(process: psutil.Process) -> bool:
+    try:
+        return "gangline.server" in process.cmdline()
+    except psutil.Error:
+        return False
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
