@@ -80,7 +80,7 @@ class Cluster:
         self.work_here = folder / "work"
         self.user = USER
         self.ranks_python = Path(sys.executable)
-        """This checkout's environment, under the same path on all machines: it has torch, and no `gangline`."""
+        """This checkout's environment, under its own path on all machines: it has torch, on the head `gangline`."""
 
     # ---- life
 
@@ -367,6 +367,6 @@ def _write_folder(folder: Path, shape: Shape) -> None:
 
 
 def _shown() -> list[Path]:
-    """What ranks need of this host: the environment with torch, and the interpreter that it was made from."""
+    """What is needed of this host: the environment with torch, what it was made from, and on the head our source."""
     base = Path(sys.base_prefix)
-    return [Path(sys.prefix), *([base] if Path("/usr") not in [base, *base.parents] else [])]
+    return [Path(sys.prefix), ROOT / "src", *([base] if Path("/usr") not in [base, *base.parents] else [])]

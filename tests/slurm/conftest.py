@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.conftest import assert_nothing_left, stop_server
 from tests.slurm.cluster import Cluster
+from tests.slurm.laptop import Laptop
 
 
 @pytest.fixture(scope="session")
@@ -34,6 +36,21 @@ def cluster(slurm_root: Path, slurm_cluster: Cluster) -> Iterator[Cluster]:
     with locked(slurm_root / "slurm-test.lock"):
         yield slurm_cluster
         slurm_cluster.heal()
+
+
+@pytest.fixture(scope="session")
+def slurm_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A state folder whose server serves the cluster, for all tests of this worker; nothing of it may be left."""
+    folder = tmp_path_factory.mktemp("slurm-home")
+    yield folder
+    stop_server(folder)
+    assert_nothing_left(folder)
+
+
+@pytest.fixture
+def laptop(cluster: Cluster, slurm_home: Path, tmp_path: Path) -> Laptop:
+    """A machine with the command line, whose pool `lab` is the cluster."""
+    return Laptop(tmp_path, slurm_home, cluster)
 
 
 @contextmanager

@@ -149,7 +149,7 @@ def render_init(shape: Shape, *, shown: Sequence[Path], hidden: Sequence[Path]) 
 
     Args:
         shown: folders of the host that users of the machine can read under the same path, whatever is above them.
-        hidden: folders that are empty there.
+        hidden: those of them that are empty on nodes.
     """
     return f"""\
 set -eu
@@ -210,7 +210,7 @@ def _render_view(shown: Sequence[Path], hidden: Sequence[Path]) -> str:
         lines += [f"mkdir -p {place}", f"mount --bind /run/host/{number} {place}"]
     for path in hidden:
         place = shlex.quote(str(path))
-        lines.append(f"[ ! -d {place} ] || mount -t tmpfs tmpfs {place}")
+        lines.append(f'[ "$name" = {HEAD} ] || mount -t tmpfs tmpfs {place}')
     return "\n".join([*lines, "folder=/run/host/folder"])
 
 

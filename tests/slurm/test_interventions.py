@@ -1,0 +1,75 @@
+"""What people and Slurm itself do to the jobs of runs."""
+
+from __future__ import annotations
+
+import pytest
+from tests.slurm.laptop import HOLD, Laptop, eventually
+
+pytestmark = [pytest.mark.slurm, pytest.mark.faults]
+
+SAVING = """
+import gangline, os, pathlib, time
+found = gangline.latest_checkpoint()
+first = found.step if found else 0
+print("from", first, flush=True)
+run = pathlib.Path(os.environ["GANGLINE_RUN_DIR"])
+step = first
+while not (run / "go").exists():
+    step += 1
+    time.sleep(0.1)
+    if gangline.should_stop() or step == first + 3:
+        with gangline.checkpoint(step) as folder:
+            (folder / "state").write_text(str(step))
+        print("saved", step, flush=True)
+    if gangline.should_stop():
+        raise SystemExit(0)
+"""
+
+
+def test_jobs_that_somebody_cancels_end_their_runs(laptop: Laptop):
+    """H4: whoever waits is told; one of them has begun, the other one waits for its nodes."""
+    run = laptop.submit(HOLD, "--nodes", "2")
+    laptop.logged(run, "up", 1)
+    waiting = laptop.submit(HOLD, "--nodes", "4", "--gpus-per-node", "8")
+    eventually("the second job", lambda: laptop.jobs(waiting))
+    laptop.cluster.as_user(["scancel", laptop.job(run), laptop.job(waiting)])
+    for each in (run, waiting):
+        shown = laptop.until(each, "failed", "stopped")
+        assert "was cancelled by" in shown["message"], laptop.describe(each)
+        assert shown["exit_code"] != 0
+        laptop.gangline("wait", each, rc=shown["exit_code"])
+
+
+def test_a_job_that_is_requeued_by_hand_goes_on_from_its_checkpoint(laptop: Laptop):
+    run = laptop.submit(SAVING, "--nodes", "1")
+    laptop.logged(run, "saved 3")
+    job = laptop.job(run)
+    laptop.cluster.on("head", ["scontrol", "update", f"JobId={job}", "Requeue=1"])
+    laptop.cluster.on("head", ["scontrol", "requeue", job])
+    laptop.logged(run, "from ", attempt=1)
+    assert "from 0" not in laptop.log(run, attempt=1)
+    laptop.go(run)
+    laptop.until(run, "succeeded")
+
+
+def test_a_drained_node_makes_a_run_wait_and_say_so(laptop: Laptop):
+    laptop.cluster.drain("node04", "memory is broken")
+    run = laptop.submit("print('hello', flush=True)", "--nodes", "4")
+    eventually("the reason", lambda: "node" in laptop.show(run)["message"].lower())
+    assert laptop.show(run)["phase"] == "queued"
+    laptop.cluster.resume("node04")
+    laptop.until(run, "succeeded")
+
+
+def test_a_preempted_run_saves_and_goes_on_when_there_is_room(laptop: Laptop):
+    alone = ["--nodes", "1", "--procs-per-node", "1", "--gpus-per-node", "8"]
+    run = laptop.submit(SAVING, *alone, "--partition", "spot")
+    laptop.logged(run, "saved 3")
+    whole = ["sbatch", "--parsable", "-pmain", "-N4", "--gpus-per-node=8", "--wrap", "sleep 3"]
+    job = laptop.cluster.as_user(whole).stdout.strip()
+    eventually("the urgent job to run", lambda: laptop.cluster.job_state(job) in {"RUNNING", "COMPLETED"})
+    laptop.logged(run, "from ", attempt=1)
+    assert "from 0" not in laptop.log(run, attempt=1)
+    laptop.go(run)
+    shown = laptop.until(run, "succeeded")
+    assert [attempt["outcome"] for attempt in shown["attempts"]] == ["preempted", "succeeded"]

@@ -1,0 +1,94 @@
+"""What goes wrong on a real cluster while a run lives there, and must not touch the run."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.slurm.laptop import HOLD, Laptop, eventually
+
+pytestmark = [pytest.mark.slurm, pytest.mark.faults]
+
+
+def counts_without_a_gap(log: str) -> bool:
+    counts = [int(found) for found in re.findall(r"^count (\d+)$", log, re.MULTILINE)]
+    return counts == list(range(1, len(counts) + 1)) and len(counts) > 5
+
+
+def test_a_run_lives_through_the_outage_of_everything_else(laptop: Laptop):
+    cluster = laptop.cluster
+    run = laptop.submit(HOLD, "--nodes", "2")
+    laptop.logged(run, "up", 1)
+
+    cluster.stop_ctld()
+    laptop.grows(run)
+    assert laptop.show(run)["phase"] == "running"
+    cluster.start_ctld()
+
+    cluster.kill_slurmd("node02")
+    laptop.grows(run, 1)
+    cluster.start_slurmd("node02")
+
+    cluster.stop_bastion()
+    eventually("the connection to be missed", lambda: pool_state(laptop) == "unreachable")
+    assert laptop.show(run)["phase"] == "running"
+    cluster.start_bastion()
+    laptop.grows(run)
+
+    cluster.drain("node01")
+    cluster.restart_bastion()
+    laptop.kill_server()
+    laptop.gangline("ps")  # starts another
+    laptop.grows(run)
+
+    laptop.go(run)
+    shown = laptop.until(run, "succeeded")
+    assert len(shown["attempts"]) == 1, laptop.describe(run)
+    assert "rank 1 done" in laptop.log(run, 1)
+    for rank in (0, 1):
+        counts = [int(found) for found in re.findall(r"^count (\d+)$", laptop.log(run, rank), re.MULTILINE)]
+        assert counts == list(range(1, len(counts) + 1))
+
+
+def test_a_run_ends_while_nobody_sees_it(laptop: Laptop):
+    """Neither the server, nor the controller: what the agents have left says how."""
+    run = laptop.submit(HOLD, "--nodes", "2")
+    laptop.logged(run, "up", 1)
+    laptop.cluster.stop_ctld()
+    laptop.kill_server()
+    laptop.go(run)
+    result = laptop.run_dir(run) / "attempts" / "0" / "result.json"
+    eventually("the leader's word", result.exists)
+    laptop.cluster.start_ctld()
+    shown = laptop.until(run, "succeeded")
+    assert len(shown["attempts"]) == 1, laptop.describe(run)
+    assert "rank 1 done" in laptop.log(run, 1)
+
+
+def test_a_run_is_submitted_while_the_controller_is_dead(laptop: Laptop):
+    """It waits, says why, and is started once."""
+    laptop.cluster.stop_ctld()
+    run = laptop.submit("print('hello', flush=True)", "--nodes", "1")
+    eventually("the reason", lambda: "contact slurm controller" in str(laptop.show(run)["message"]))
+    laptop.cluster.start_ctld()
+    laptop.until(run, "succeeded")
+    assert len(laptop.jobs(run)) == 1
+
+
+def test_slurm_gives_a_node_up_whose_ranks_still_run(laptop: Laptop):
+    """They end before the run starts elsewhere."""
+    run = laptop.submit(HOLD, "--nodes", "2", "--restart-backoff", "0.1s")
+    laptop.logged(run, "up", 1)
+    laptop.cluster.kill_slurmd("node02")
+    laptop.logged(run, "of attempt 1 up", 1, attempt=1)
+    laptop.go(run)
+    shown = laptop.until(run, "succeeded")
+    assert len(shown["attempts"]) == 2
+    assert "node02" not in {node["host"] for node in shown["attempts"][1]["nodes"]}
+    assert laptop.cluster.on("node02", ["pgrep", "-u", laptop.cluster.user], check=False).stdout == ""
+
+
+def pool_state(laptop: Laptop) -> str:
+    with laptop.client() as client:
+        (pool,) = [pool for pool in client.pools() if pool["name"] == "lab"]
+    return pool["state"]
