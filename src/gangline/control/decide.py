@@ -155,6 +155,8 @@ def _relaunch(facts: Facts, attempt: AttemptRow) -> list[Step]:
     reason = _reason_of(attempt, Phase.FAILED)
     ended = attempt.ended or facts.now
     if facts.confirmed_gone:
+        if attempt.outcome == "preempted" and facts.observation is not None and facts.observation.detail:
+            message = f"{message} {facts.observation.detail}."  # agents were sent a signal; the backend knows why
         changes = {**next_launch(run), "not_before": ended + attempt.next_delay_s, "told_attempt": attempt.number}
         return to_queue(facts, Move(phase=_between(attempt), reason=reason, message=message, changes=changes))
     steps: list[Step] = []

@@ -211,3 +211,9 @@ def test_budgets_count_what_leaders_and_server_decided_since_the_last_resume():
 def test_a_lost_leader_is_named_with_its_node_and_host(nodes, says):
     [move] = decide(lost(Phase.RUNNING, replace(RUNNING, nodes=nodes)))
     assert says in move.message
+
+
+def test_the_backend_says_why_agents_were_told_to_end():
+    known = replace(GONE, detail="Slurm job 3 ended as NODE_FAIL: a node of it failed")
+    (queued,) = decide(lost(Phase.PREEMPTED, PREEMPTS, observation=known))
+    assert queued.message == "Rank 1 died. Slurm job 3 ended as NODE_FAIL: a node of it failed."
