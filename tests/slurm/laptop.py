@@ -119,7 +119,10 @@ class Laptop:
     def grows(self, run: str, rank: int = 0) -> None:
         """Wait until the server has more of a rank's log."""
         before = len(self.log(run, rank))
-        eventually(f"more of the log of rank {rank}", lambda: len(self.log(run, rank)) > before + 50)
+        deadline = time.monotonic() + PATIENCE_S
+        while len(self.log(run, rank)) <= before + 50:
+            assert time.monotonic() < deadline, f"no more than {before} bytes of rank {rank}\n{self.describe(run)}"
+            time.sleep(0.2)
 
     def jobs(self, run: str) -> dict[str, str]:
         """Slurm jobs of a run that the controller knows: their states by their numbers."""

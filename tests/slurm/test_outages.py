@@ -22,7 +22,7 @@ def test_a_run_lives_through_the_outage_of_everything_else(laptop: Laptop):
 
     cluster.stop_ctld()
     laptop.grows(run)
-    assert laptop.show(run)["phase"] == "running"
+    assert laptop.show(run)["phase"] == "running", laptop.describe(run)
     cluster.start_ctld()
 
     cluster.kill_slurmd("node02")
@@ -31,7 +31,7 @@ def test_a_run_lives_through_the_outage_of_everything_else(laptop: Laptop):
 
     cluster.stop_bastion()
     eventually("the connection to be missed", lambda: pool_state(laptop) == "unreachable")
-    assert laptop.show(run)["phase"] == "running"
+    assert laptop.show(run)["phase"] == "running", laptop.describe(run)
     cluster.start_bastion()
     laptop.grows(run)
 
