@@ -235,9 +235,11 @@ def _follows(life: JobRecord, lives: Sequence[JobRecord], claim: Claim) -> bool:
 def _is_over_by_files(memory: Memory, record: JobRecord | None, footprint: Footprint) -> bool:
     """The leader has said that the launch is over, and the batch script of this life of the job has ended.
 
-    Of a job that Slurm may put back after that, as at a preemption, Slurm's own word is waited for.
+    Of a job that Slurm may put back after that, as at a preemption, Slurm's own word is waited for. So it is where the
+    leader wants another launch: agents are sent the same signal when machines are taken away and when a person has
+    cancelled the job, after which there must be none.
     """
-    if memory.requeues or footprint.last_word not in {"end", "relaunch"} or not _is_marked(memory, footprint):
+    if memory.requeues or footprint.last_word != "end" or not _is_marked(memory, footprint):
         return False
     return record is None or record.state.standing is not Standing.PENDING
 

@@ -519,3 +519,12 @@ def test_a_recorded_cluster(name, index, run_id, liveness, reason, words, has_ac
     if seen.liveness is Liveness.GONE:
         assert seen.reason is reason
     assert seen.cancelled == ("was cancelled by" in words)
+
+
+def test_a_leader_that_wants_another_launch_waits_for_slurms_word():
+    """It was sent a signal: because the machines were taken away, or because somebody has cancelled the job."""
+    case, footprint = Case(), Footprint(last_word="relaunch", mark=MARK)
+    assert case.poll(job("RUNNING"), footprint).liveness is Liveness.ALIVE
+    seen = case.poll(job("CANCELLED"), footprint)
+    seen = case.poll(job("CANCELLED"), footprint) if seen.liveness is not Liveness.GONE else seen
+    assert (seen.liveness, seen.cancelled) == (Liveness.GONE, True)
