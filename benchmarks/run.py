@@ -34,6 +34,7 @@ BENCHES = (
     "chart",
     "follow_logs",
     "search_logs",
+    "slurm",
 )
 RESULTS = HERE / "results.json"
 PAGE = ROOT / "docs" / "benchmarks.md"
