@@ -1,4 +1,4 @@
-"""A real Slurm behind a bastion (that of the tests; needs root): submission, first all-reduce, what is seen and when."""
+"""A real Slurm behind a bastion (that of the tests; needs root): submission, first all-reduce, what is seen when."""
 
 from __future__ import annotations
 
