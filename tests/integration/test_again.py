@@ -116,6 +116,9 @@ def test_a_debugger_in_a_real_terminal_stops_where_the_rank_failed(command, fail
         terminal.expect("42")
         terminal.expect("(Pdb) ")
         terminal.type("nonsense")  # a line that is dropped
+        terminal.expect(
+            "nonsense"
+        )  # Ctrl-C also drops what readline has seen coming and not read; it then waits for more
         terminal.type_until("\x03", "(Pdb) ")
         terminal.type("p start\n")
         terminal.expect("20")

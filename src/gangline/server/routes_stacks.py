@@ -67,7 +67,7 @@ def _ask(parts: Parts, run: str, body: StacksBody) -> tuple[str, str]:
     if Phase(seen["phase"]) in TERMINAL:
         fix = f"`gangline stacks {run_id} --last` shows the newest that were taken."
         raise Conflict(f"Run `{run_id}` is over: no rank of it runs", fix=fix)
-    if seen["attempt"] is None:
+    if seen["attempt"] is None and not parts.home.run(run_id).attempts():  # files know it before the store does
         raise Conflict(f"Run `{run_id}` has not started: it is {seen['phase']}", fix="Try again when its ranks run.")
     num_ranks = seen["nodes"] * seen["procs_per_node"]
     wrong = [rank for rank in body.ranks or () if rank >= num_ranks]

@@ -78,6 +78,7 @@ def test_ranks_outlive_a_killed_helper_and_later_ones_start_by_exec(bench):
 
 def test_a_helper_killed_at_any_moment_leaves_no_rank_that_nobody_knows(bench):
     bench.write({"train.py": "import os\nopen(f'ran-{os.getpid()}', 'w').close()"})
+    before = psutil.Process().children()
     for round_number in range(12):
         rank = bench.rank("train.py")
         starter = bench.open(rank)
@@ -92,8 +93,9 @@ def test_a_helper_killed_at_any_moment_leaves_no_rank_that_nobody_knows(bench):
         assert ran <= set(known)
         for path in bench.code.glob("ran-*"):
             path.unlink()
-        left = [child for child in psutil.Process().children() if child.pid not in {helper} | starter.own_pids()]
-        assert [child for child in left if child.status() != psutil.STATUS_ZOMBIE] == []
+        left = [child for child in psutil.Process().children() if child not in before]
+        _, alive = psutil.wait_procs([child for child in left if child.pid not in {helper} | starter.own_pids()], 30)
+        assert alive == []
 
 
 def test_a_helper_killed_while_it_imports_costs_only_the_warmth(bench):
