@@ -7,12 +7,13 @@ from pathlib import Path
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, given, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, invariant, precondition, rule
+from tests.property.lawful import Lawful
 
 from gangline.control.commands import Commands
 from gangline.control.fold import MetricsFold, apply_result, fold_journal, fold_metrics, journal_events, result_event
 from gangline.control.reconcile import Reconciler
 from gangline.domain.errors import Conflict, NoCapacity, Rejected, Transient
-from gangline.domain.phase import TERMINAL, TRANSITIONS, Phase
+from gangline.domain.phase import TERMINAL
 from gangline.domain.spec import EntryKind
 from gangline.rundir.home import Home
 from gangline.rundir.journal import read_journal
@@ -26,7 +27,7 @@ PICK = st.integers(0, 1000)
 RANKS = 8
 
 
-class Control(RuleBasedStateMachine):
+class Control(Lawful, RuleBasedStateMachine):
     """Runs against a real store, real files, a fake backend and leaders that only write."""
 
     runs = Bundle("runs")
@@ -135,36 +136,6 @@ class Control(RuleBasedStateMachine):
     @rule()
     def lose_answer(self):
         self.backend.lose_answers()
-
-    @precondition(lambda self: self.ids)
-    @invariant()
-    def history_is_legal(self):
-        for run in self.ids:
-            at = Phase.QUEUED
-            for event in self.store.events(run):
-                if event.kind == "phase":
-                    old, new = Phase(event.data["old"]), Phase(event.data["new"])
-                    resumed = old in {Phase.FAILED, Phase.STOPPED} and new is Phase.QUEUED
-                    assert old is at
-                    assert resumed or new in TRANSITIONS[old]
-                    at = new
-            assert at is self.store.run(run).phase
-
-    @invariant()
-    def endings_are_explained(self):
-        for run in map(self.store.run, self.ids):
-            if run.phase in TERMINAL:
-                assert run.ended is not None
-                assert run.exit_code is not None
-                assert (run.phase is Phase.SUCCEEDED) == (run.reason is None)
-                assert (run.phase is Phase.SUCCEEDED) == (run.exit_code == 0)
-
-    @invariant()
-    def a_stop_is_final(self):
-        for run, launch in self.stopped.items():
-            row = self.store.run(run)
-            assert row.phase in TERMINAL | {Phase.STOPPING}
-            assert row.launch == launch
 
     @invariant()
     def no_more_ranks_than_there_are(self):

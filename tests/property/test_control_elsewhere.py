@@ -7,12 +7,13 @@ from pathlib import Path
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.property.lawful import Lawful
 
 from gangline.control.commands import Commands
 from gangline.control.reconcile import Reconciler
 from gangline.domain.errors import AuthFailed, Conflict, NoCapacity, Rejected, Transient
 from gangline.domain.gang import Liveness
-from gangline.domain.phase import TERMINAL, TRANSITIONS, Phase, Reason
+from gangline.domain.phase import TERMINAL, Reason
 from gangline.domain.spec import EntryKind
 from gangline.rundir.home import Home
 from gangline.store.store import Store
@@ -23,7 +24,7 @@ LONG_S = 3_000.0
 PICK = st.integers(0, 1000)
 
 
-class Elsewhere(RuleBasedStateMachine):
+class Elsewhere(Lawful, RuleBasedStateMachine):
     """Jobs, leaders and mirrors move on by themselves; the server may be killed at any moment."""
 
     runs = Bundle("runs")
@@ -195,34 +196,6 @@ class Elsewhere(RuleBasedStateMachine):
     @rule()
     def lose_answer(self):
         self.cluster.lose_answers()
-
-    @invariant()
-    def history_is_legal(self):
-        for run in self.ids:
-            at = Phase.QUEUED
-            for event in self.store.events(run):
-                if event.kind == "phase":
-                    old, new = Phase(event.data["old"]), Phase(event.data["new"])
-                    resumed = old in {Phase.FAILED, Phase.STOPPED} and new is Phase.QUEUED
-                    assert old is at
-                    assert resumed or new in TRANSITIONS[old]
-                    at = new
-            assert at is self.store.run(run).phase
-
-    @invariant()
-    def endings_are_explained(self):
-        for run in map(self.store.run, self.ids):
-            if run.phase in TERMINAL:
-                assert run.ended is not None
-                assert (run.phase is Phase.SUCCEEDED) == (run.reason is None)
-                assert (run.phase is Phase.SUCCEEDED) == (run.exit_code == 0)
-
-    @invariant()
-    def a_stop_is_final(self):
-        for run, launch in self.stopped.items():
-            row = self.store.run(run)
-            assert row.phase in TERMINAL | {Phase.STOPPING}
-            assert row.launch == launch
 
     @invariant()
     def one_job_of_a_run_at_a_time(self):
