@@ -28,6 +28,8 @@ _SHOWN_LINES = 15
 _KEPT = frozenset(
     {
         "HOME",
+        "KRB5CCNAME",
+        "KRB5_CONFIG",
         "KUBECONFIG",
         "LANG",
         "LANGUAGE",

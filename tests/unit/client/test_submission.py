@@ -274,6 +274,11 @@ def test_another_pool_gets_nothing_of_this_shell(project):
     assert ready(project, RunSpec(entry="train.py", pool="cluster"), NCCL_DEBUG="INFO").spec.inherited_env == {}
 
 
+def test_a_server_has_what_ssh_needs_of_a_person():
+    of_ssh = {"SSH_AUTH_SOCK": "/run/agent", "KRB5CCNAME": "FILE:/tmp/cc", "KRB5_CONFIG": "/etc/mine.conf"}
+    assert server_environment(of_ssh) == of_ssh
+
+
 def test_the_server_gets_no_more_than_it_needs():
     found = server_environment({"PATH": "p", "HOME": "h", "LC_CTYPE": "C", "WANDB_API_KEY": "x", "RANK": "1"})
     assert found == {"PATH": "p", "HOME": "h", "LC_CTYPE": "C"}
