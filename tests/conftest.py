@@ -17,7 +17,7 @@ from typing import NoReturn
 import psutil
 import pytest
 import pytest_socket
-from tests.slurm.cluster import can_start
+from tests.slurm.cluster import ACCOUNTING_PROGRAMS, can_start
 
 TESTS = Path(__file__).resolve().parent
 REQUIRE_SERVICES = os.environ.get("GANGLINE_REQUIRE_SERVICES") == "1"
@@ -45,6 +45,7 @@ SERVICES: dict[str, tuple[Callable[[], bool], str]] = {
         can_start,
         "needs root, namespaces and Debian's slurm-wlm, munge, openssh-server, openssh-client, iproute2, procps",
     ),
+    "slurmdbd": (lambda: can_start(ACCOUNTING_PROGRAMS), "needs Debian's slurmdbd and mariadb-server"),
 }
 """Marker -> whether this machine has it, and what to say if not."""
 

@@ -35,7 +35,7 @@ from tests.slurm.files import (
 )
 from tests.slurm.keeper import CLEAN_ENV, NAMESPACES, inside
 
-__all__ = ["Cluster", "can_start", "wait_for"]
+__all__ = ["ACCOUNTING_PROGRAMS", "Cluster", "can_start", "wait_for"]
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = (
@@ -52,15 +52,16 @@ PROGRAMS = (
     "setpriv",
     "pkill",
 )
+ACCOUNTING_PROGRAMS = ("slurmdbd", "mariadbd", "mariadb-install-db", "mariadb")
 READY_WITHIN_S = 60.0
 HEALTHY = {"idle", "allocated", "mixed", "completing"}
 
 
 @functools.cache
-def can_start() -> bool:
+def can_start(programs: Sequence[str] = PROGRAMS) -> bool:
     """Whether this machine has what a cluster needs: root, namespaces, Slurm and its companions."""
     path = CLEAN_ENV["PATH"]
-    if os.geteuid() != 0 or not all(shutil.which(name, path=path) for name in PROGRAMS):
+    if os.geteuid() != 0 or not all(shutil.which(name, path=path) for name in programs):
         return False
     return subprocess.run(["unshare", *NAMESPACES, "--fork", "true"], capture_output=True, check=False).returncode == 0
 
@@ -362,6 +363,9 @@ def _write_folder(folder: Path, shape: Shape) -> None:
     etc = folder / "etc"
     for name, text in render_slurm(shape).items():
         (etc / "slurm" / name).write_text(text)
+        if name == "slurmdbd.conf":
+            (etc / "slurm" / name).chmod(0o600)
+            shutil.chown(etc / "slurm" / name, "slurm", "slurm")
     (etc / "hosts").write_text(render_hosts(shape))
     account = f"{USER}:x:{USER_ID}:{USER_ID}::/home/{USER}:/bin/bash\n"
     (etc / "passwd").write_text(Path("/etc/passwd").read_text() + account)

@@ -11,7 +11,11 @@ from pathlib import Path
 import pytest
 from tests.conftest import assert_nothing_left, stop_server
 from tests.slurm.cluster import Cluster
+from tests.slurm.files import Shape
 from tests.slurm.laptop import Laptop
+
+ACCOUNTING = Shape(nodes=2, accounting="db", settings={"MinJobAge": "2"})
+"""Whose jobs are soon forgotten by all but accounting."""
 
 
 @pytest.fixture(scope="session")
@@ -24,10 +28,13 @@ def slurm_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def slurm_cluster(slurm_root: Path) -> Iterator[Cluster]:
     """A running cluster of 4 nodes with 8 devices each; it ends with its last user."""
-    with locked(slurm_root / "slurm-start.lock"):
-        running = _join_newest(slurm_root) or Cluster.start(_next_folder(slurm_root))
-    yield running
-    running.leave()
+    yield from share(slurm_root, "slurm", Shape())
+
+
+@pytest.fixture(scope="session")
+def accounting_cluster(slurm_root: Path) -> Iterator[Cluster]:
+    """One of 2 nodes that keeps accounts, in a database of its own."""
+    yield from share(slurm_root, "accounting", ACCOUNTING)
 
 
 @pytest.fixture
@@ -38,6 +45,14 @@ def cluster(slurm_root: Path, slurm_cluster: Cluster) -> Iterator[Cluster]:
         slurm_cluster.heal()
 
 
+@pytest.fixture
+def accounting(slurm_root: Path, accounting_cluster: Cluster) -> Iterator[Cluster]:
+    """The same of the one that keeps accounts."""
+    with locked(slurm_root / "accounting-test.lock"):
+        yield accounting_cluster
+        accounting_cluster.heal()
+
+
 @pytest.fixture(scope="session")
 def slurm_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A state folder whose server serves the cluster, for all tests of this worker; nothing of it may be left."""
@@ -45,6 +60,21 @@ def slurm_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     yield folder
     stop_server(folder)
     assert_nothing_left(folder)
+
+
+@pytest.fixture(scope="session")
+def accounting_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The same, for the cluster that keeps accounts."""
+    folder = tmp_path_factory.mktemp("accounting-home")
+    yield folder
+    stop_server(folder)
+    assert_nothing_left(folder)
+
+
+@pytest.fixture
+def accounting_laptop(accounting: Cluster, accounting_home: Path, tmp_path: Path) -> Laptop:
+    """The same, whose pool `lab` is the cluster that keeps accounts."""
+    return Laptop(tmp_path, accounting_home, accounting)
 
 
 @pytest.fixture
@@ -60,14 +90,11 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _clusters(root: Path) -> list[Path]:
-    return sorted(root.glob("slurm-[0-9]*"), key=lambda folder: int(folder.name.removeprefix("slurm-")))
-
-
-def _next_folder(root: Path) -> Path:
-    return root / f"slurm-{len(_clusters(root))}"
-
-
-def _join_newest(root: Path) -> Cluster | None:
-    folders = _clusters(root)
-    return Cluster.join(folders[-1]) if folders else None
+def share(root: Path, name: str, shape: Shape) -> Iterator[Cluster]:
+    """The cluster of this name that others use already, or a new one."""
+    with locked(root / f"{name}-start.lock"):
+        folders = sorted(root.glob(f"{name}-[0-9]*"), key=lambda folder: int(folder.name.rpartition("-")[2]))
+        running = Cluster.join(folders[-1]) if folders else None
+        running = running or Cluster.start(root / f"{name}-{len(folders)}", shape)
+    yield running
+    running.leave()

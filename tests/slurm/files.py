@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 __all__ = [
+    "ACCOUNT",
     "HEAD",
     "SLURMCTLD",
     "USER",
@@ -29,6 +30,9 @@ MUNGED = """\
 setpriv --reuid munge --regid munge --clear-groups munged --force --num-threads=2 --key-file=/run/etc/munge.key \\
   --log-file=/run/munge/log --seed-file=/run/munge/seed --pid-file=/run/munge/pid"""
 SLURMCTLD = "setpriv --reuid slurm --regid slurm --clear-groups slurmctld"
+SLURMDBD = "setpriv --reuid slurm --regid slurm --clear-groups slurmdbd"
+ACCOUNT, FOREIGN_ACCOUNT = "lab", "others"
+"""Where accounts are kept: the user's own, and one that is not the user's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +44,7 @@ class Shape:
     cpus_per_node: int = 16
     memory_mb: int = 64_000
     accounting: str = "none"
-    """`none`, or `file`: jobs that ended are appended to a text file, which is no help to `sacct` without `-c`."""
+    """`none`; `file`: jobs that ended go to a file, which is no help to `sacct` without `-c`; `db`: slurmdbd."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Lines of `slurm.conf` that differ."""
 
@@ -78,7 +82,9 @@ def render_slurm(shape: Shape) -> dict[str, str]:
     ]
     settings = {**_settings(shape), **shape.settings}
     lines = [f"{key}={value}" for key, value in settings.items()]
+    files = {"slurmdbd.conf": "\n".join([*_SLURMDBD, ""])} if shape.accounting == "db" else {}
     return {
+        **files,
         "slurm.conf": "\n".join([*lines, *machines, *partitions, ""]),
         "gres.conf": f"AutoDetect=off\nNodeName={nodes} Name=gpu File={gpus}\n",
         # Without it slurmd looks for control groups that machines in namespaces do not have.
@@ -127,7 +133,45 @@ def _settings(shape: Shape) -> dict[str, str]:
     }
     if shape.accounting == "file":
         settings |= {"JobCompType": "jobcomp/filetxt", "JobCompLoc": "/var/log/slurm/jobcomp.log"}
+    if shape.accounting == "db":
+        settings |= {
+            "AccountingStorageType": "accounting_storage/slurmdbd",
+            "AccountingStorageHost": HEAD,
+            "AccountingStorageEnforce": "associations,limits,qos",
+            "AccountingStorageTRES": "gres/gpu",
+            "AccountingStoreFlags": "job_comment",
+        }
     return settings
+
+
+_SLURMDBD = (
+    f"DbdHost={HEAD}",
+    "SlurmUser=slurm",
+    "PidFile=/run/slurm/slurmdbd.pid",
+    "LogFile=/var/log/slurm/slurmdbd.log",
+    "StorageType=accounting_storage/mysql",
+    "StorageHost=localhost",
+    "StorageUser=slurm",
+    "StorageLoc=slurm_acct",
+    "AuthType=auth/munge",
+)
+# All of it lies in the machine's own /run, which is memory: it is fast, and gone with the machine.
+_DATABASE = f"""\
+install -d -m 755 -o mysql /run/mysqld /run/mysql
+mariadb-install-db --no-defaults --user=mysql --skip-test-db --datadir=/run/mysql \\
+  --auth-root-authentication-method=socket --innodb-log-file-size=4M >/dev/null
+mariadbd --no-defaults --user=mysql --datadir=/run/mysql --socket=/run/mysqld/mysqld.sock --skip-networking \\
+  --pid-file=/run/mysqld/pid --innodb-log-file-size=4M --innodb-lock-wait-timeout=900 2>/var/log/slurm/mariadb.log &
+until mariadb --no-defaults -S /run/mysqld/mysqld.sock 2>/dev/null <<'SQL'
+CREATE USER IF NOT EXISTS 'slurm'@'localhost' IDENTIFIED VIA unix_socket;
+GRANT ALL ON slurm_acct.* TO 'slurm'@'localhost';
+SQL
+do sleep 0.05; done
+{SLURMDBD}
+until sacctmgr -i add cluster lab >/dev/null 2>&1; do sleep 0.05; done  # without it slurmctld does not start
+sacctmgr -i add account {ACCOUNT} Description=lab Organization=lab >/dev/null
+sacctmgr -i add account {FOREIGN_ACCOUNT} Description=others Organization=others >/dev/null
+sacctmgr -i add user {USER} account={ACCOUNT} >/dev/null"""
 
 
 def render_sshd() -> str:
@@ -185,6 +229,7 @@ else
 fi
 {MUNGED}
 if [ "$name" = {HEAD} ]; then
+  {":" if shape.accounting != "db" else _DATABASE}
   {SLURMCTLD}
 else
   until (: > /dev/tcp/{address(HEAD)}/6817) 2>/dev/null; do sleep 0.05; done

@@ -66,6 +66,12 @@ class Laptop:
         assert rc is None or done.returncode == rc, f"{args} -> {done.returncode}: {done.stdout}{done.stderr}"
         return done.stdout
 
+    def refused(self, *args: str) -> str:
+        """Run a command that fails; what it says of it."""
+        done = gangline(*args, home=self.home, cwd=self.folder)
+        assert done.returncode != 0, done.stdout
+        return done.stderr
+
     def submit(self, script: str, *options: str) -> str:
         """Submit a script to the pool; the run's id."""
         project = self.folder / f"project-{time.monotonic_ns()}"
