@@ -76,7 +76,7 @@ def test_a_run_is_submitted_while_the_controller_is_dead(laptop: Laptop):
 
 
 def test_slurm_gives_a_node_up_whose_ranks_still_run(laptop: Laptop):
-    """They end before the run starts elsewhere."""
+    """They end before the run starts elsewhere. The other agent was only told to end; Slurm knows why."""
     run = laptop.submit(HOLD, "--nodes", "2", "--restart-backoff", "0.1s")
     laptop.logged(run, "up", 1)
     laptop.cluster.kill_slurmd("node02")
@@ -84,6 +84,9 @@ def test_slurm_gives_a_node_up_whose_ranks_still_run(laptop: Laptop):
     laptop.go(run)
     shown = laptop.until(run, "succeeded")
     assert len(shown["attempts"]) == 2
+    lost = shown["attempts"][0]
+    assert (lost["outcome"], lost["reason"]) == ("failed", "node_lost"), laptop.describe(run)
+    assert "(infrastructure)" in lost["restart_message"]
     assert "node02" not in {node["host"] for node in shown["attempts"][1]["nodes"]}
     assert laptop.cluster.on("node02", ["pgrep", "-u", laptop.cluster.user], check=False).stdout == ""
 

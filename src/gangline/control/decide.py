@@ -25,7 +25,18 @@ from gangline.control.facts import (
     Step,
     Submit,
 )
-from gangline.control.losing import frozen, lost, next_launch, outside, put_back, sentence, stopped, to_queue
+from gangline.control.losing import (
+    frozen,
+    knows_better,
+    lost,
+    next_launch,
+    outside,
+    put_back,
+    sentence,
+    stopped,
+    to_queue,
+    without_word,
+)
 from gangline.domain.gang import Liveness
 from gangline.domain.phase import TERMINAL, TRANSITIONS, Budget, Phase, Reason
 from gangline.store.rows import AttemptRow, Move, RunRow
@@ -151,6 +162,8 @@ def _relaunch(facts: Facts, attempt: AttemptRow) -> list[Step]:
         return [Submit()]
     if facts.observation is not None and facts.observation.cancelled and facts.confirmed_gone:
         return [stopped(facts, outside(facts.observation))]
+    if knows_better(facts, attempt):
+        return lost(without_word(facts, attempt))
     message = f"{attempt.message} {sentence(attempt.restart_message)}".strip()
     reason = _reason_of(attempt, Phase.FAILED)
     ended = attempt.ended or facts.now

@@ -49,8 +49,13 @@ def result_marks(run: RunRow, attempt: AttemptRow, result: Mapping[str, Any], *,
 
 
 def closing_marks(run: RunRow, attempt: AttemptRow) -> list[NodeMark]:
-    """The same of an attempt that the server has closed: its leader is gone without a word. Pure."""
+    """The same of an attempt that the server has closed: its leader is gone without a word. Pure.
+
+    One that has left an exit code was well when it was told to end: it was another node that was lost.
+    """
     is_lost = attempt.outcome == "failed" and attempt.reason == Reason.NODE_LOST.value and attempt.next is None
+    if attempt.exit_code is not None:
+        return []
     host = str(attempt.nodes[0].get("host") or "") if attempt.nodes else ""
     if not is_lost or not host or attempt.ended is None:
         return []

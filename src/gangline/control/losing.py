@@ -17,7 +17,18 @@ from gangline.domain.restart import decide_restart
 from gangline.domain.spec import OnTimeLimit
 from gangline.store.rows import AttemptRow, Move, RunRow
 
-__all__ = ["frozen", "lost", "next_launch", "outside", "put_back", "sentence", "stopped", "to_queue"]
+__all__ = [
+    "frozen",
+    "knows_better",
+    "lost",
+    "next_launch",
+    "outside",
+    "put_back",
+    "sentence",
+    "stopped",
+    "to_queue",
+    "without_word",
+]
 
 
 def lost(facts: Facts) -> list[Step]:
@@ -25,7 +36,7 @@ def lost(facts: Facts) -> list[Step]:
     observation = facts.observation
     if observation is not None and observation.cancelled:
         return [stopped(facts, outside(observation))]
-    preempted = facts.run.phase is Phase.PREEMPTED or (observation is not None and observation.preempted)
+    preempted = _is_preempted(facts)
     reason = _loss_reason(facts, preempted=preempted)
     message = _loss_message(facts, reason)
     if reason is Reason.TIME_LIMIT:
@@ -45,6 +56,23 @@ def lost(facts: Facts) -> list[Step]:
     phase = Phase.PREEMPTED if preempted else Phase.RESTARTING
     text = f"{message} {sentence(decision.message)}"
     return to_queue(facts, Move(phase=phase, reason=reason, message=text, changes=changes, attempts=closed))
+
+
+def knows_better(facts: Facts, attempt: AttemptRow) -> bool:
+    """Whether the backend can say why agents were told to end, of which their leader saw the signal alone."""
+    seen = facts.observation
+    if attempt.outcome != "preempted" or seen is None or not facts.confirmed_gone:
+        return False
+    return seen.reason not in {None, Reason.PREEMPTED, Reason.KILLED}
+
+
+def without_word(facts: Facts, attempt: AttemptRow) -> Facts:
+    """The same, as if the newest attempt's leader had said nothing of its end: who pays is decided anew."""
+    used = dict(facts.used)
+    if attempt.budget in Budget._value2member_map_:
+        used[Budget(attempt.budget)] = used.get(Budget(attempt.budget), 1) - 1
+    silent = replace(attempt, outcome=None, next=None, next_delay_s=0.0, budget=None)
+    return replace(facts, attempts=[*facts.attempts[:-1], silent], used=used)
 
 
 def put_back(facts: Facts, cut: AttemptRow) -> list[Step]:
@@ -89,11 +117,10 @@ def next_launch(run: RunRow) -> dict[str, Any]:
 def to_queue(facts: Facts, move: Move) -> list[Step]:
     """Let a run wait for the place of its next launch: as RESTARTING, or after preemption as QUEUED."""
     phase = facts.run.phase
-    if move.phase is Phase.PREEMPTED and phase is not Phase.QUEUED:
-        queued = replace(move, phase=Phase.QUEUED)
-        if phase is Phase.PREEMPTED:
-            return [queued]
-        return [replace(move, changes={}), replace(queued, attempts=())]
+    if move.phase is Phase.PREEMPTED and phase not in {Phase.QUEUED, Phase.PREEMPTED}:
+        return [replace(move, changes={}), replace(move, phase=Phase.QUEUED, attempts=())]
+    if phase is Phase.PREEMPTED:
+        return [replace(move, phase=Phase.QUEUED)]
     if phase in {Phase.RESTARTING, Phase.QUEUED}:
         return [Change(changes={**move.changes, "message": move.message}, attempts=move.attempts)]
     return [move]
@@ -112,6 +139,14 @@ def outside(observation: Observation) -> str:
 def sentence(text: str) -> str:
     """A clause as a sentence."""
     return f"{text[0].upper()}{text[1:]}." if text else ""
+
+
+def _is_preempted(facts: Facts) -> bool:
+    """By the backend's word; without one, by what the leader has said before."""
+    seen = facts.observation
+    if seen is not None and (seen.preempted or seen.reason is not None):
+        return seen.preempted
+    return facts.run.phase is Phase.PREEMPTED
 
 
 def _loss_reason(facts: Facts, *, preempted: bool) -> Reason:
@@ -180,7 +215,7 @@ def _closed(
         outcome=outcome,
         reason=reason.value,
         message=message,
-        ended=facts.now,
+        ended=attempt.ended or facts.now,
         restart_message=restart_message,
         signature=None,
         hint=hint_for(reason, run=facts.run.id),
@@ -195,6 +230,8 @@ def _loss_message(facts: Facts, reason: Reason) -> str:
         said = f"{frozen(facts)} Its launch was ended by force"
     elif facts.begun is None:
         said = f"The agents of launch {facts.run.launch} ended before they began an attempt"
+    elif facts.begun.ended is not None:
+        said = f"The agents of attempt {facts.begun.number} were told to end"
     else:
         said = _gone(facts.begun)
     if reason is Reason.TIME_LIMIT:

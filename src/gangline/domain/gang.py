@@ -131,7 +131,7 @@ class Observation:
     """GONE, or back in its queue: the machines were taken away for somebody else."""
     reason: Reason | None = None
     """GONE, or back in its queue (PENDING after ALIVE), and the backend knows why; counts where no leader has left a
-    result."""
+    result, or one that says no more than that it was told to end (`preempted`)."""
     lost_nodes: Sequence[int] = ()
     """Nodes whose agent is gone while others live."""
     mirrored: float | None = None

@@ -7,6 +7,7 @@ import pytest
 
 from gangline.domain.errors import NoCapacity, Rejected, Transient
 from gangline.domain.gang import Liveness, Observation
+from gangline.domain.phase import Reason
 
 
 def test_a_run_starts_runs_and_succeeds(plant):
@@ -269,6 +270,46 @@ def test_a_preempted_launch_goes_back_to_the_queue_and_starts_again(plant):
     plant.tick(3)
     assert plant.phases(run)[-3:] == ["preempted", "queued", "starting"]
     assert plant.leader(run, 1).told["restarts_used"]["preemption"] == 1
+
+
+def told_to_end(plant, reason, **spec):
+    """A run whose agents were sent a signal, and the backend tells why; what is shown of it, and of its attempt."""
+    run = plant.submit(**spec)
+    plant.tick()
+    leader = plant.leader(run)
+    leader.begin()
+    plant.tick()
+    leader.end("preempted", next_step="relaunch", reason="preempted", budget="preemption", exit_code=143)
+    plant.tick()
+    assert plant.phase(run) == "preempted"
+    plant.backend.kill(run, reason=reason, detail="the job ended as it did")
+    plant.tick(3)
+    return run, plant.store.attempts(run)[0]
+
+
+def test_agents_that_were_told_to_end_as_a_node_was_lost_cost_what_a_lost_node_costs(plant):
+    run, attempt = told_to_end(plant, Reason.NODE_LOST, max_preemptions=0)
+    assert (attempt.outcome, attempt.reason) == ("failed", "node_lost")
+    assert attempt.message == "The agents of attempt 0 were told to end (the job ended as it did)."
+    assert attempt.restart_message == "restart 1 of 3 (infrastructure)"
+    used = plant.leader(run, 1).told["restarts_used"]
+    assert (used["infrastructure"], used["preemption"]) == (1, 0)
+    assert plant.phases(run)[-3:] == ["preempted", "queued", "starting"]
+    assert not plant.store.marks(plant.store.run(run).pool, since=0.0), "the machine of the leader was well"
+
+
+@pytest.mark.parametrize("reason", [None, Reason.PREEMPTED, Reason.KILLED])
+def test_agents_that_were_told_to_end_are_believed_where_nobody_knows_better(plant, reason):
+    run, attempt = told_to_end(plant, reason)
+    assert (attempt.outcome, attempt.reason) == ("preempted", "preempted")
+    assert plant.leader(run, 1).told["restarts_used"]["preemption"] == 1
+
+
+def test_agents_that_were_told_to_end_as_time_was_over_end_their_run(plant):
+    run, attempt = told_to_end(plant, Reason.TIME_LIMIT)
+    assert (plant.phase(run), attempt.reason) == ("failed", "time_limit")
+    row = plant.store.run(run)
+    assert (row.reason, row.exit_code) == (Reason.TIME_LIMIT, 124)
 
 
 def test_a_silent_backend_decides_nothing(plant):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from gangline.backends.slurm.endings import ExitMark, describe_ending
+from gangline.backends.slurm.endings import Ending, ExitMark, describe_ending
 from gangline.backends.slurm.records import JobRecord
 from gangline.backends.slurm.states import Standing
 from gangline.backends.slurm.tokens import Token, job_name, parse_token
@@ -356,16 +356,26 @@ def _gone(claim: Claim, memory: Memory, record: JobRecord | None, footprint: Foo
     if not footprint.is_cancelled and witness is not None and witness.state.meaning.cancelled:
         who = next((one.by for one in (witness, *reversed(lives)) if one.by), "")
         by = (f"user {who}" if who.isdigit() else who) or "somebody"
-    ending = describe_ending(claim.job, witness, mark=footprint.mark, log=claim.log, has_log=footprint.has_log, by=by)
     if footprint.last_word not in {"end", "relaunch"}:
-        return Observation(
-            liveness=Liveness.GONE,
-            detail=ending.detail,
-            cancelled=ending.cancelled,
-            preempted=ending.preempted,
-            reason=ending.reason,
+        ending = describe_ending(
+            claim.job, witness, mark=footprint.mark, log=claim.log, has_log=footprint.has_log, by=by
         )
+        return _render_gone(ending)
     # The leader has said how it ended, and the job's exit code is the run's: it has no meaning of our own.
+    bare = None if witness is None else replace(witness, exit_code=None, signal=None)
+    ending = describe_ending(claim.job, bare, mark=None, log=claim.log, has_log=True, by=by)
+    if footprint.last_word == "relaunch" and (ending.reason is not None or ending.preempted):
+        return _render_gone(ending)  # agents that are told to end don't know why; Slurm does
     said = f" ({witness.state.name})" if witness is not None else ""
     detail = ending.detail if ending.cancelled else f"Slurm job {claim.job} has ended{said}"
     return Observation(liveness=Liveness.GONE, detail=detail, cancelled=ending.cancelled)
+
+
+def _render_gone(ending: Ending) -> Observation:
+    return Observation(
+        liveness=Liveness.GONE,
+        detail=ending.detail,
+        cancelled=ending.cancelled,
+        preempted=ending.preempted,
+        reason=ending.reason,
+    )

@@ -134,8 +134,23 @@ def test_what_the_leader_said_of_the_end_has_the_last_word():
 def test_the_exit_code_of_a_run_is_not_taken_for_one_of_ours(word):
     seen = Case().poll(job("FAILED", exit_code=67, signal=0), Footprint(last_word=word))
     assert (seen.detail, seen.reason) == ("Slurm job 7 has ended (FAILED)", None)
-    seen = Case().poll(job("PREEMPTED"), Footprint(last_word=word))
-    assert not seen.preempted
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (job("NODE_FAIL"), Reason.NODE_LOST),
+        (job("TIMEOUT"), Reason.TIME_LIMIT),
+        (job("PREEMPTED"), Reason.PREEMPTED),
+        (job("FAILED", exit_code=75, signal=0, reason="NodeDown"), Reason.NODE_LOST),
+        (job("FAILED", exit_code=0, signal=9), None),
+    ],
+)
+def test_slurm_knows_why_agents_were_told_to_end(record, reason):
+    seen = Case().poll(record, Footprint(last_word="relaunch"))
+    assert (seen.liveness, seen.reason, seen.preempted) == (Liveness.GONE, reason, reason is Reason.PREEMPTED)
+    seen = Case().poll(record, Footprint(last_word="end"))
+    assert (seen.reason, seen.preempted) == (None, False)
 
 
 # S6
