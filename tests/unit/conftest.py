@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
+from sqlalchemy import Engine, event
 from starlette.types import ASGIApp
 
 from gangline.client.client import Client
@@ -87,3 +88,23 @@ def api(tmp_path: Path) -> Iterator[Api]:
     app = make_app(parts, token=TOKEN)
     with httpx.Client(transport=SyncAsgiTransport(app), base_url="http://127.0.0.1", headers=headers) as http:
         yield Api(commands, parts, http, home)
+
+
+class Statements(list):
+    """What the databases of this process were told, in order."""
+
+    def writes(self) -> int:
+        """Transactions that were begun to write."""
+        return self.count("BEGIN IMMEDIATE")
+
+
+@pytest.fixture
+def statements():
+    told = Statements()
+
+    def note(_conn, _cursor, statement, *_):
+        told.append(statement)
+
+    event.listen(Engine, "before_cursor_execute", note)
+    yield told
+    event.remove(Engine, "before_cursor_execute", note)

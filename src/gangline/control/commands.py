@@ -200,6 +200,10 @@ class Commands:
         rows = self._store.list_runs(phase=phase, name=name, project=project, labels=labels, limit=limit)
         return self._summaries(rows)
 
+    def version(self) -> object:
+        """Equal to an earlier answer only if nothing that is known of any run has changed since."""
+        return self._store.version()
+
     def summary(self, run_id: str) -> RunSummary:
         """One row of `gangline ps`."""
         return self._summary(self._store.run(run_id))
@@ -447,7 +451,7 @@ class Commands:
             fix=f"Make room in {self._home.path}, then stop it once more.",
         )
 
-    def _pool(self, name: str, held: list[RunRow], waiting: list[RunRow]) -> PoolView:
+    def _pool(self, name: str, held: Sequence[RunRow], waiting: Sequence[RunRow]) -> PoolView:
         backend = self._backends[name]
         capacity, state = backend.capacity(), backend.state()
         judged = self._book.judge(name)

@@ -1,4 +1,4 @@
-"""Read what is new in a run directory, and store it with how far it was read, in one transaction.
+"""Read what is new in run directories, and store it with how far it was read, in one transaction for many runs.
 
 A result counts once everything that was written before it has been stored: it is looked for first, and kept back
 until a reading has reached the end of every file.
@@ -29,7 +29,7 @@ from gangline.rundir.layout import AttemptDir, RunDir
 from gangline.store.rows import AttemptRow, IngestBatch, NewEvent, NodeMark, RunRow
 from gangline.store.store import Store
 
-__all__ = ["LIMIT_BYTES", "Follower", "Ingested"]
+__all__ = ["LIMIT_BYTES", "Follower", "Found", "Ingested"]
 
 LIMIT_BYTES = 8 * 1024 * 1024
 """Most bytes that one reading takes, so that a run with much to say holds up no other."""
@@ -44,6 +44,22 @@ class Ingested:
     """Every file was read to its end, and what was found is stored."""
     attempts: Sequence[AttemptRow]
     """All attempts of the run, as they are now known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What one look at the files has found, not stored yet."""
+
+    batch: IngestBatch
+    is_drained: bool
+    """Every file was read to its end."""
+    num_bytes: int
+    """That were read."""
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is anything to be stored."""
+        return bool(self.batch.cursors or self.batch.attempts or self.batch.events)
 
 
 @dataclass(slots=True)
@@ -95,10 +111,15 @@ class Follower:
         self._offsets = None
 
     def read(self, run: RunRow, *, everything: bool = True, now: float = math.inf) -> Ingested:
-        """Store what is new.
+        """Store what is new; see `look`."""
+        found = self.look(run, everything=everything, now=now)
+        return self.keep(found, is_stored=not found.has_news or self._store.ingest(self._run_id, found.batch))
+
+    def look(self, run: RunRow, *, everything: bool = True, now: float = math.inf) -> Found:
+        """Read what is new; it has to be stored, and `keep` be told.
 
         Args:
-            everything: also read the metrics of ranks other than 0, and journals of attempts that ended long ago.
+            everything: also read metrics, and journals of attempts that ended long ago.
             now: nothing that is remembered of a machine is younger than that.
         Raises:
             OSError: a file is there but cannot be read.
@@ -107,7 +128,7 @@ class Follower:
         results = _read_results(self._run_dir, known)
         everything = everything or bool(results)
         rows, events = _read_attempts(reading, run, self._run_dir, known, everything=everything)
-        fold = _read_metrics(reading, self._run_dir, everything=everything)
+        fold = _read_metrics(reading, self._run_dir) if everything else MetricsFold()
         marks: list[NodeMark] = []
         if reading.is_drained:
             for number, result in results.items():
@@ -117,26 +138,28 @@ class Follower:
         changed = [row for row in rows.values() if row != known.get(row.number)]
         newest = max({**known, **rows}.items(), default=(0, None))[1]
         batch = replace(_batch(reading, fold, changed, events, newest), marks=marks)
-        is_stored = self._keep(reading, batch)
+        return Found(batch, reading.is_drained, self._limit_bytes - reading.left_bytes)
+
+    def keep(self, found: Found, *, is_stored: bool) -> Ingested:
+        """Remember what a look has found.
+
+        Args:
+            is_stored: False: somebody else has read these files meanwhile, and nothing was stored.
+        """
+        if not is_stored:
+            self._offsets = None
+        elif found.has_news:
+            moved = {name: new for name, (_, new) in found.batch.cursors.items()}
+            self._offsets = {**(self._offsets or {}), **moved}
+            self._attempts = {**self._attempts, **{row.number: row for row in found.batch.attempts}}
         ordered = [self._attempts[number] for number in sorted(self._attempts)]
-        return Ingested(is_drained=reading.is_drained and is_stored, attempts=ordered)
+        return Ingested(is_drained=found.is_drained and is_stored, attempts=ordered)
 
     def _load(self) -> tuple[dict[int, AttemptRow], _Reading]:
         if self._offsets is None:
             self._attempts = {attempt.number: attempt for attempt in self._store.attempts(self._run_id)}
             self._offsets = self._store.cursors(self._run_id)
         return self._attempts, _Reading(self._run_dir.path, self._offsets, self._limit_bytes)
-
-    def _keep(self, reading: _Reading, batch: IngestBatch) -> bool:
-        """False: somebody else has read these files meanwhile, and nothing was stored."""
-        if not (batch.cursors or batch.attempts or batch.events):
-            return True
-        offsets, self._offsets = self._offsets or {}, None  # unless all goes well, load anew
-        if not self._store.ingest(self._run_id, batch):
-            return False
-        self._offsets = {**offsets, **{name: new for name, (_, new) in reading.cursors.items()}}
-        self._attempts = {**self._attempts, **{row.number: row for row in batch.attempts}}
-        return True
 
 
 def _read_results(run_dir: RunDir, known: Mapping[int, AttemptRow]) -> dict[int, Mapping[str, Any]]:
@@ -209,9 +232,9 @@ def _read_journals(reading: _Reading, folder: AttemptDir, row: AttemptRow, event
     return row
 
 
-def _read_metrics(reading: _Reading, run_dir: RunDir, *, everything: bool) -> MetricsFold:
+def _read_metrics(reading: _Reading, run_dir: RunDir) -> MetricsFold:
     fold = MetricsFold()
-    for rank in run_dir.metric_ranks() if everything else [0]:
+    for rank in run_dir.metric_ranks():
         for records in reading.records(run_dir.metrics(rank)):
             fold_metrics(fold, rank, records)
     return fold

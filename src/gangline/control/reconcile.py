@@ -7,10 +7,12 @@ directories and what backends say. What `Watch` and `HandOvers` hold only spaces
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from gangline.control.decide import decide, decide_used
 from gangline.control.facts import (
@@ -24,7 +26,7 @@ from gangline.control.facts import (
 )
 from gangline.control.handover import HandOvers, in_a_thread
 from gangline.control.health import NodeBook, closing_marks
-from gangline.control.ingest import Follower, Ingested
+from gangline.control.ingest import LIMIT_BYTES, Follower, Found, Ingested
 from gangline.control.launching import Launched, Launcher, launch_key
 from gangline.control.queueing import Queue
 from gangline.control.requests import ask_stop
@@ -51,10 +53,13 @@ _SAY_AGAIN_S = 60.0
 _FIRST_RETRY_S = 1.0
 _LONGEST_RETRY_S = 30.0
 _MOST_STORAGE_TRIES = 4
+_MOST_AT_ONCE = 100
+"""Runs of which what is new is stored in one transaction, before any of them is decided about."""
 _NO_CAPACITY_RETRY_S = 2.0
 _AGENT_WORDS_BYTES = 2000
 _TO_BEGIN = frozenset({Phase.STARTING, Phase.QUEUED, Phase.RESTARTING})
 """Phases of a run that waits for its launch to begin."""
+_T = TypeVar("_T")
 
 
 class Reconciler:
@@ -101,14 +106,13 @@ class Reconciler:
         held = self._store.held_runs()
         seen = self._observe(held)
         until = self._clock.monotonic() + self._longest_look_s
-        late = sorted(held, key=lambda run: self._put_off.get(run.id, len(held)))  # those that had to wait come first
-        for done, run in enumerate(late):
-            if self._clock.monotonic() >= until and done:
-                self._put_off = {run.id: place for place, run in enumerate(late[done:])}
-                break
-            self._guarded(run, partial(self._reconcile, run, seen.get(run.id)))
-        else:
-            self._put_off = {}
+        late = deque(sorted(held, key=lambda run: self._put_off.get(run.id, len(held))))  # who had to wait comes first
+        is_first = True
+        while late and (is_first or self._clock.monotonic() < until):
+            is_first = False
+            for run, ingested in self._ingest(late, seen, until):
+                self._guarded(run, partial(self._reconcile, run, seen.get(run.id), ingested))
+        self._put_off = {run.id: place for place, run in enumerate(late)}
         for run_id in set(self._watches) - {run.id for run in held}:
             del self._watches[run_id]
         for run in self._queue.place():
@@ -133,12 +137,49 @@ class Reconciler:
                 seen.update(zip((run.id for run in runs), _observe_all(backend, runs), strict=True))
         return seen
 
-    def _reconcile(self, run: RunRow, observation: Observation | None) -> None:
+    def _ingest(
+        self, late: deque[RunRow], seen: Mapping[str, Observation], until: float
+    ) -> Iterator[tuple[RunRow, Ingested]]:
+        """Read what is new of the next runs, which leave `late`, and store it in one transaction."""
+        looked: list[tuple[RunRow, Found | Ingested]] = []
+        num_bytes = 0
+        for _ in range(min(len(late), _MOST_AT_ONCE)):
+            if looked and (num_bytes >= LIMIT_BYTES or self._clock.monotonic() >= until):
+                break
+            run = late.popleft()
+            look = self._guarded(run, partial(self._look, run, seen.get(run.id)))
+            if look is not None:
+                looked.append((run, look))
+                num_bytes += look.num_bytes if isinstance(look, Found) else 0
+        stored = self._store_all([(run, look) for run, look in looked if isinstance(look, Found) and look.has_news])
+        for run, look in looked:
+            if isinstance(look, Ingested):
+                yield run, look
+            elif not look.has_news or run.id in stored:
+                yield run, self._watch(run).keep(look, is_stored=stored.get(run.id, True))
+
+    def _store_all(self, news: Sequence[tuple[RunRow, Found]]) -> dict[str, bool]:
+        """Whether what was found of a run was stored; a run that there is trouble with is missing."""
+        if not news:
+            return {}
+        try:
+            stored = self._store.ingest_all({run.id: found.batch for run, found in news})
+        except Exception:  # noqa: BLE001 - it is found out below of which run, and recorded
+            alone = {
+                run.id: self._guarded(run, partial(self._store.ingest, run.id, found.batch)) for run, found in news
+            }
+            return {run_id: is_stored for run_id, is_stored in alone.items() if is_stored is not None}
+        return {run.id: run.id in stored for run, _ in news}
+
+    def _look(self, run: RunRow, observation: Observation | None) -> Found | Ingested:
         watch, now = self._watch(run), self._clock.now()
         watch.begin(run.launch)
         watch.see(observation, now)
         watch.listen(self._home.run(run.id).launch(run.launch).alive, observation, now)
-        ingested = watch.ingest(run, observation, now)
+        return watch.look(run, observation, now)
+
+    def _reconcile(self, run: RunRow, observation: Observation | None, ingested: Ingested) -> None:
+        watch = self._watch(run)
         if run.unread and ingested.is_drained:
             self._store.change(run, {"unread": False})
         if run.phase is Phase.STOPPING and run.handle is None:
@@ -316,11 +357,13 @@ class Reconciler:
         elif run.phase in _TO_BEGIN:
             self._store.move(run, move, at=self._clock.now())
 
-    def _guarded(self, run: RunRow, work: Callable[[], None]) -> None:
+    def _guarded(self, run: RunRow, work: Callable[[], _T]) -> _T | None:
+        """What it gives; None: there was trouble."""
         try:
-            work()
+            return work()
         except Exception as error:  # noqa: BLE001 - noted in the run's history, and no other run may suffer
             self._note(run, error)
+            return None
 
     def _note(self, run: RunRow, error: Exception) -> None:
         said, now = self._watch(run).said, self._clock.now()

@@ -7,14 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gangline.control.facts import find_cut_off
-from gangline.control.ingest import Follower, Ingested
+from gangline.control.ingest import Follower, Found, Ingested
 from gangline.domain.gang import Liveness, Observation
 from gangline.store.rows import AttemptRow, RunRow
 
 __all__ = ["Watch"]
 
 _FULL_READ_S = 1.0
-"""How often the metrics of ranks other than 0 are read, and the files of a mirror that seems to stand still."""
+"""How often metrics are read, and the files of a mirror that seems to stand still: often enough for charts, and a
+transaction for each new line would cost more than all else that the server does."""
 _QUIET_READ_S = 5.0
 """The same of a launch that waits for its machines."""
 _LONGEST_TURN_S = 2.0
@@ -85,8 +86,10 @@ class Watch:
         elif self.unknown_since is None:
             self.unknown_since = now
 
-    def ingest(self, run: RunRow, observation: Observation | None, now: float) -> Ingested:
-        """What the files say; they are read where they may say something new.
+    def look(self, run: RunRow, observation: Observation | None, now: float) -> Found | Ingested:
+        """What the files say that is not stored yet, or what is known where they can say nothing new.
+
+        Of what is found, `keep` has to be told. Journals and results are read at each look, metrics now and then.
 
         Raises:
             OSError: a file is there but cannot be read.
@@ -94,15 +97,19 @@ class Watch:
         everything = run.unread or self.times_gone > 0 or now - self.read_fully >= _FULL_READ_S
         if self.known is not None and not self._is_due(run, observation, now):
             return self.known
-        self.known = self.follower.read(run, everything=everything, now=now)
+        found = self.follower.look(run, everything=everything, now=now)
+        self.known = None
         self.read = now
         self.read_mirrored = None if observation is None else observation.mirrored
         if everything:
             self.read_fully = now
-        if not self.known.is_drained:
-            found, self.known = self.known, None
-            return found
-        return self.known
+        return found
+
+    def keep(self, found: Found, *, is_stored: bool) -> Ingested:
+        """What is known now that this was stored, or not, as somebody else has been faster."""
+        kept = self.follower.keep(found, is_stored=is_stored)
+        self.known = kept if kept.is_drained else None
+        return kept
 
     def forget(self) -> None:
         """Attempts were changed: read and load anew next time."""

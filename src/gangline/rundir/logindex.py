@@ -30,6 +30,7 @@ class IndexWriter:
 
     def __init__(self, path: str | os.PathLike[str], *, interval_s: float = 1.0) -> None:
         self.path = Path(path)
+        self._name = os.fspath(path)
         self.interval_s = interval_s
         last = IndexReader(self.path).last()
         self._time, self._size = last if last is not None else (float("-inf"), 0)
@@ -51,8 +52,12 @@ class IndexWriter:
         return True
 
     def _append(self, record: bytes) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self._name, flags, 0o644)
+        except FileNotFoundError:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._name, flags, 0o644)
         try:
             torn = os.fstat(descriptor).st_size % RECORD_BYTES
             filler = b"?" * (RECORD_BYTES - torn - 1) + b"\n" if torn else b""

@@ -67,6 +67,7 @@ class _Runs(Protocol):
 
     def summary(self, run_id: str) -> RunSummary: ...
     def events(self, run_id: str, *, after: int = -1) -> list[EventView]: ...
+    def version(self) -> object: ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -81,6 +82,8 @@ class RunFollower:
     clock: Callable[[], float] = time.monotonic
     ended: bool = False
     _seen: RunSummary | None = None
+    _version: object = None
+    """Of all that is known of runs, as it was before it was looked at last."""
     _looked: float = float("-inf")
     _wait: _Wait = field(default_factory=_Wait)
 
@@ -103,12 +106,15 @@ class RunFollower:
         return b"".join(line + b"\n" for line in lines), not all_read
 
     def _look(self) -> Iterator[bytes]:
-        self._seen = self.runs.summary(self.run_id)
-        self._looked = self.clock()
-        for event in self.runs.events(self.run_id, after=self.after):
-            self.after = event["seq"]
-            yield encode({"event": event})
-        waits = self._wait.news(self._seen, self._looked)
+        version, self._looked = self.runs.version(), self.clock()
+        seen = self._seen
+        if seen is None or version != self._version:
+            seen = self.runs.summary(self.run_id)
+            for event in self.runs.events(self.run_id, after=self.after):
+                self.after = event["seq"]
+                yield encode({"event": event})
+            self._seen, self._version = seen, version
+        waits = self._wait.news(seen, self._looked)
         if waits:
             yield encode({"waits": waits})
 

@@ -120,8 +120,11 @@ def _add_list(router: APIRouter, parts: Parts) -> None:
     ) -> Response:
         """The run as soon as its version is another one, it is over, or the time has passed."""
         run_id = await run_in_threadpool(parts.commands.find, run)
+        known: object = None
         while True:
-            seen = await run_in_threadpool(parts.commands.summary, run_id)
+            now = parts.commands.version()
+            if now != known:
+                seen, known = await run_in_threadpool(parts.commands.summary, run_id), now
             timeout_s -= _POLL_S
             if seen["version"] != version or Phase(seen["phase"]) in TERMINAL or timeout_s <= 0:
                 return json_answer(seen)

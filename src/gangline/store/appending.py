@@ -12,7 +12,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Table, and_, bindparam, delete, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Insert,
+    RowMapping,
+    Table,
+    Update,
+    and_,
+    bindparam,
+    delete,
+    insert,
+    select,
+    tuple_,
+    update,
+)
 
 from gangline.store.chart import CHUNK_POINTS, cell_of
 from gangline.store.metrics import pack_points, unpack_points
@@ -22,6 +35,8 @@ from gangline.store.schema import chunks, rollups, series
 __all__ = ["append_points", "remove_series"]
 
 _MAX_NAME_CHARS = 200
+_RANKS_A_QUERY = 200
+"""Databases take only so many values in a query."""
 _CHUNK_KEY = ("series_id", "chunk")
 _CHUNK_COLUMNS = ("points",)
 _ROLLUP_COLUMNS = tuple(column.name for column in rollups.c if column.name not in _CHUNK_KEY)
@@ -40,6 +55,36 @@ class _Tail:
     values: array[float]
 
 
+@dataclass(frozen=True, slots=True)
+class _Many:
+    """One statement for many rows, made once: making it costs more than a row does."""
+
+    query: Insert | Update
+    columns: Mapping[str, str]
+    """What each of its values is called in a row."""
+
+    def execute(self, conn: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+        if rows:
+            conn.execute(self.query, [{given: row[name] for given, name in self.columns.items()} for row in rows])
+
+
+def _inserting(table: Table, columns: Sequence[str]) -> _Many:
+    return _Many(insert(table), {name: name for name in columns})
+
+
+def _updating(table: Table, key: Sequence[str], columns: Sequence[str]) -> _Many:
+    where = [table.c[name] == bindparam(f"key_{name}") for name in key]
+    query = update(table).where(*where).values({name: bindparam(f"new_{name}") for name in columns})
+    return _Many(query, {f"key_{name}": name for name in key} | {f"new_{name}": name for name in columns})
+
+
+_CHUNKS, _ROLLUPS = (
+    (_inserting(table, (*_CHUNK_KEY, *columns)), _updating(table, _CHUNK_KEY, columns))
+    for table, columns in ((chunks, _CHUNK_COLUMNS), (rollups, _ROLLUP_COLUMNS))
+)
+_GROWN_SERIES = _updating(series, ("id",), _SERIES_COLUMNS)
+
+
 @dataclass(slots=True)
 class _Writes:
     """Rows that a batch changes."""
@@ -50,21 +95,21 @@ class _Writes:
 
     def flush(self, conn: Connection) -> None:
         """Write them."""
-        for table, columns in ((chunks, _CHUNK_COLUMNS), (rollups, _ROLLUP_COLUMNS)):
-            _insert(conn, table, (*_CHUNK_KEY, *columns), self.new_chunks)
-            _update(conn, table, _CHUNK_KEY, columns, self.grown_chunks)
-        _update(conn, series, ("id",), _SERIES_COLUMNS, self.grown_series)
+        for added, grown in (_CHUNKS, _ROLLUPS):
+            added.execute(conn, self.new_chunks)
+            grown.execute(conn, self.grown_chunks)
+        _GROWN_SERIES.execute(conn, self.grown_series)
 
 
-def append_points(conn: Connection, run_id: str, batch: Sequence[Points]) -> None:
-    """Add points to their series; part of the caller's transaction."""
-    known: dict[tuple[int, int], dict[str, RowMapping]] = {}
+def append_points(conn: Connection, batches: Mapping[str, Sequence[Points]]) -> None:
+    """Add points of runs to their series; part of the caller's transaction."""
+    named = {run_id: _by_stored_name(batch) for run_id, batch in batches.items()}
+    known = _series_of(conn, {(run_id, one.rank, one.attempt) for run_id, batch in named.items() for one in batch})
     writes = _Writes()
-    for points in _by_stored_name(batch):
-        where = (points.rank, points.attempt)
-        if where not in known:
-            known[where] = _series_of(conn, run_id, *where)
-        _append(conn, run_id, points, known[where].get(points.name), writes)
+    for run_id, batch in named.items():
+        for points in batch:
+            row = known.get((run_id, points.rank, points.attempt, points.name))
+            _append(conn, run_id, points, row, writes)
     writes.flush(conn)
 
 
@@ -82,15 +127,25 @@ def _by_stored_name(batch: Iterable[Points]) -> list[Points]:
     return [points for points in found.values() if points.values]
 
 
-def _series_of(conn: Connection, run_id: str, rank: int, attempt: int) -> dict[str, RowMapping]:
-    """Series of a rank in an attempt, with the points of their last chunk, by name."""
-    last_chunk = and_(chunks.c.series_id == series.c.id, chunks.c.chunk == series.c.points // CHUNK_POINTS)
-    query = (
-        select(series, chunks.c.points.label("tail"))
-        .select_from(series.outerjoin(chunks, last_chunk))
-        .where(series.c.run_id == run_id, series.c.rank == rank, series.c.attempt == attempt)
+_SERIES = (
+    select(series, chunks.c.points.label("tail"))
+    .select_from(
+        series.outerjoin(
+            chunks, and_(chunks.c.series_id == series.c.id, chunks.c.chunk == series.c.points // CHUNK_POINTS)
+        )
     )
-    return {row["name"]: row for row in conn.execute(query).mappings()}
+    .where(tuple_(series.c.run_id, series.c.rank, series.c.attempt).in_(bindparam("wanted", expanding=True)))
+)
+
+
+def _series_of(conn: Connection, wanted: Iterable[tuple[str, int, int]]) -> dict[tuple[str, int, int, str], RowMapping]:
+    """Series of ranks of runs in an attempt, with the points of their last chunk, by those and their names."""
+    left = sorted(wanted)
+    found: dict[tuple[str, int, int, str], RowMapping] = {}
+    for first in range(0, len(left), _RANKS_A_QUERY):
+        rows = conn.execute(_SERIES, {"wanted": left[first : first + _RANKS_A_QUERY]}).mappings()
+        found.update({(row["run_id"], row["rank"], row["attempt"], row["name"]): row for row in rows})
+    return found
 
 
 def _append(conn: Connection, run_id: str, points: Points, row: RowMapping | None, writes: _Writes) -> None:
@@ -180,21 +235,3 @@ def remove_series(conn: Connection, run_id: str) -> None:
     for table in (rollups, chunks):
         conn.execute(delete(table).where(table.c.series_id.in_(ids)))
     conn.execute(delete(series).where(series.c.run_id == run_id))
-
-
-def _insert(conn: Connection, table: Table, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    if rows:
-        conn.execute(insert(table), [{name: row[name] for name in columns} for row in rows])
-
-
-def _update(
-    conn: Connection, table: Table, key: Sequence[str], columns: Sequence[str], rows: Sequence[Mapping[str, Any]]
-) -> None:
-    if not rows:
-        return
-    where = [table.c[name] == bindparam(f"key_{name}") for name in key]
-    query = update(table).where(*where).values({name: bindparam(f"new_{name}") for name in columns})
-    given = [
-        {f"key_{name}": row[name] for name in key} | {f"new_{name}": row[name] for name in columns} for row in rows
-    ]
-    conn.execute(query, given)

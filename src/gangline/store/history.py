@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from gangline.store.rows import AttemptRow, CheckpointRow, EventRow, NewEvent, clean_text
@@ -120,21 +120,49 @@ def read_cursors(conn: Connection, run_id: str) -> dict[str, int]:
     return {row.path: row.offset for row in conn.execute(query)}
 
 
-def move_cursors(conn: Connection, run_id: str, moves: Mapping[str, tuple[int, int]]) -> bool:
-    """Move offsets from where they were read to where reading goes on.
+def move_cursors(conn: Connection, moves: Mapping[str, Mapping[str, tuple[int, int]]]) -> set[str]:
+    """Move offsets of runs from where they were read to where reading goes on; three statements for all of them.
 
-    False, and nothing usable, if any has moved meanwhile.
+    Returns:
+        The runs of which none has moved meanwhile; those of the others stay as they are.
     """
-    for path, (old, new) in moves.items():
-        where = (cursors.c.run_id == run_id, cursors.c.path == path)
-        found = conn.execute(select(cursors.c.offset).where(*where)).scalar()
-        if (found or 0) != old:
-            return False
-        if found is None:
-            conn.execute(insert(cursors).values(run_id=run_id, path=path, offset=new))
-        else:
-            conn.execute(update(cursors).where(*where).values(offset=new))
-    return True
+    known = _offsets(conn, [run_id for run_id, paths in moves.items() if paths])
+    fitting = {
+        run_id
+        for run_id, paths in moves.items()
+        if all(known.get((run_id, path), 0) == old for path, (old, _) in paths.items())
+    }
+    added: list[dict[str, Any]] = []
+    moved: list[dict[str, Any]] = []
+    for run_id, paths in moves.items():
+        for path, (_, new) in paths.items() if run_id in fitting else ():
+            rows = moved if (run_id, path) in known else added
+            rows.append({"of_run": run_id, "at_path": path, "new_offset": new})
+    for query, rows in ((_ADD_CURSOR, added), (_MOVE_CURSOR, moved)):
+        if rows:
+            conn.execute(query, rows)
+    return fitting
+
+
+_ADD_CURSOR = insert(cursors).values(
+    run_id=bindparam("of_run"), path=bindparam("at_path"), offset=bindparam("new_offset")
+)
+_MOVE_CURSOR = (
+    update(cursors)
+    .where(cursors.c.run_id == bindparam("of_run"), cursors.c.path == bindparam("at_path"))
+    .values(offset=bindparam("new_offset"))
+)
+_OFFSETS = select(cursors.c.run_id, cursors.c.path, cursors.c.offset).where(
+    cursors.c.run_id.in_(bindparam("run_ids", expanding=True))
+)
+
+
+def _offsets(conn: Connection, run_ids: Sequence[str]) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for first in range(0, len(run_ids), _IDS_A_QUERY):
+        rows = conn.execute(_OFFSETS, {"run_ids": run_ids[first : first + _IDS_A_QUERY]})
+        found.update({(run_id, path): offset for run_id, path, offset in rows})
+    return found
 
 
 def remove_history(conn: Connection, run_id: str) -> None:

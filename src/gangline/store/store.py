@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from sqlalchemy import Connection, Row, Select, and_, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from gangline.domain.errors import NotFound
 from gangline.domain.phase import ACTIVE, TERMINAL, Phase, PhaseChange, Reason, advance
-from gangline.store import appending, history, marks, metrics
+from gangline.store import appending, history, ingesting, marks, metrics
 from gangline.store.chart import Cell
 from gangline.store.database import Database
 from gangline.store.migrate import prepare
@@ -45,6 +45,13 @@ _HELD = or_(
     runs.c.unread,
 )
 _WAITING = and_(runs.c.phase.in_([Phase.QUEUED.value, Phase.RESTARTING.value]), runs.c.placement.is_(None))
+_HELD_RUNS = select(*_LIGHT).where(_HELD).order_by(runs.c.created, runs.c.id)
+_WAITING_RUNS = select(*_LIGHT).where(_WAITING).order_by(runs.c.priority.desc(), runs.c.created, runs.c.id)
+_WAITING_MARK = select(func.count(), func.max(runs.c.created), func.sum(runs.c.version), func.sum(runs.c.launch)).where(
+    _WAITING
+)
+_PLACED_MARK = select(func.count(), func.sum(runs.c.launch)).where(runs.c.placement.is_not(None))
+_T = TypeVar("_T")
 
 
 class Store:
@@ -52,6 +59,8 @@ class Store:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._answers: dict[str, tuple[object, object]] = {}
+        """The last answers to what is asked ten times a second, each with the version of the database before it."""
         self.on_changed: Callable[[str], None] = lambda _run_id: None
         """Called with a run's id after what the server decides of it was changed."""
 
@@ -82,6 +91,10 @@ class Store:
     def close(self) -> None:
         """Let go of the database."""
         self._database.close()
+
+    def version(self) -> object:
+        """Equal to an earlier answer only if nothing has been changed since; asked in some microseconds."""
+        return self._database.version()
 
     # runs
 
@@ -181,13 +194,13 @@ class Store:
         # Databases differ in how they are asked for a key in JSON, and some of them cannot find every key.
         return [run for run in self._rows(query) if labels.items() <= run.labels.items()][:limit]
 
-    def held_runs(self) -> list[RunRow]:
+    def held_runs(self) -> Sequence[RunRow]:
         """Runs for which a backend holds machines, or may hold them; oldest first."""
-        return self._rows(select(*_LIGHT).where(_HELD).order_by(runs.c.created, runs.c.id))
+        return self._unchanged("held", lambda: self._rows(_HELD_RUNS))
 
-    def waiting_runs(self) -> list[RunRow]:
+    def waiting_runs(self) -> Sequence[RunRow]:
         """Runs that need a place: queued ones, and those between two launches. By priority, then oldest first."""
-        return self._rows(select(*_LIGHT).where(_WAITING).order_by(runs.c.priority.desc(), runs.c.created, runs.c.id))
+        return self._unchanged("waiting", lambda: self._rows(_WAITING_RUNS))
 
     def pools_in_use(self) -> set[str]:
         """Pools with runs that wait, or for which a backend holds machines, or may hold them."""
@@ -196,10 +209,11 @@ class Store:
 
     def queue_mark(self) -> tuple[object, ...]:
         """Something small that differs whenever `waiting_runs` does, or a place is taken or becomes free."""
-        waiting = select(func.count(), func.max(runs.c.created), func.sum(runs.c.version), func.sum(runs.c.launch))
-        placed = select(func.count(), func.sum(runs.c.launch)).where(runs.c.placement.is_not(None))
+        return self._unchanged("mark", self._queue_mark)
+
+    def _queue_mark(self) -> tuple[object, ...]:
         with self._database.reading() as conn:
-            return (*conn.execute(waiting.where(_WAITING)).one(), *conn.execute(placed).one())
+            return (*conn.execute(_WAITING_MARK).one(), *conn.execute(_PLACED_MARK).one())
 
     def counts(self) -> tuple[int, int]:
         """Live runs and queued runs."""
@@ -314,18 +328,16 @@ class Store:
         Returns:
             False if another reader was faster: nothing was stored.
         """
+        return bool(self.ingest_all({run_id: batch}))
+
+    def ingest_all(self, batches: Mapping[str, IngestBatch]) -> set[str]:
+        """The same of many run directories, in one transaction.
+
+        Returns:
+            The runs of which everything was stored; of the others another reader was faster, and nothing was stored.
+        """
         with self._database.writing(durable=False) as conn:
-            if not history.move_cursors(conn, run_id, batch.cursors):
-                conn.rollback()
-                return False
-            history.put_attempts(conn, run_id, batch.attempts)
-            history.put_checkpoints(conn, run_id, batch.checkpoints)
-            history.forget_checkpoints(conn, run_id, batch.removed_checkpoints)
-            appending.append_points(conn, run_id, batch.points)
-            history.add_events(conn, run_id, batch.events)
-            marks.add_marks(conn, batch.marks)
-            _update_progress(conn, run_id, batch)
-        return True
+            return ingesting.store_batches(conn, batches)
 
     def remove_run(self, run: RunRow) -> bool:
         """Forget an ended run and all that belongs to it; what it says against machines stays.
@@ -403,6 +415,16 @@ class Store:
         with self._database.reading() as conn:
             yield conn
 
+    def _unchanged(self, what: str, ask: Callable[[], _T]) -> _T:
+        """An answer, asked anew only if anything was committed since the last time. Nobody may change it."""
+        version = self._database.version()
+        known = self._answers.get(what)
+        if known is not None and known[0] == version:
+            return cast("_T", known[1])
+        answer = ask()
+        self._answers[what] = (version, answer)
+        return answer
+
     def _rows(self, query: Select[Any]) -> list[RunRow]:
         with self._database.reading() as conn:
             return [_run_row(row) for row in conn.execute(query)]
@@ -431,15 +453,6 @@ def _run_row(row: Row[Any]) -> RunRow:
 def _guarded_update(conn: Connection, run: RunRow, values: Mapping[str, Any]) -> bool:
     where = (runs.c.id == run.id, runs.c.version == run.version)
     return conn.execute(update(runs).where(*where).values(**values)).rowcount == 1
-
-
-def _update_progress(conn: Connection, run_id: str, batch: IngestBatch) -> None:
-    new = {name: getattr(batch, name) for name in ("attempt", "attempt_nodes", "step", "total_steps")}
-    values: dict[str, Any] = {name: value for name, value in new.items() if value is not None}
-    if batch.started is not None:
-        values["started"] = func.coalesce(runs.c.started, batch.started)
-    if values:
-        conn.execute(update(runs).where(runs.c.id == run_id).values(**values))
 
 
 def _phase_event(change: PhaseChange, at: float) -> NewEvent:

@@ -127,6 +127,10 @@ class FakeCommands:
         self.calls.append(("debug", run_id, request, dict(client), key))
         return self._make_from(run_id, {"debug_of": run_id}, client)
 
+    def version(self) -> object:
+        """A test changes things at will: never the same."""
+        return object()
+
     def find(self, run: str) -> str:
         """As the real one: an id, a unique beginning, or `latest`."""
         if run == "latest" and self.runs:

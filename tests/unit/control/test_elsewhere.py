@@ -562,7 +562,7 @@ def test_a_look_that_takes_too_long_goes_on_where_it_ended(site):
             return getattr(site.clock, name)
 
         def monotonic(self):
-            site.clock.advance(0.6)
+            site.clock.advance(1.1)
             return site.clock.monotonic()
 
     site.reconciler = Reconciler(

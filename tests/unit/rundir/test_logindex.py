@@ -81,6 +81,17 @@ def test_a_clock_that_is_set_back_keeps_the_order(tmp_path: Path) -> None:
     assert IndexReader(tmp_path / "i").last() == (T0, 20)
 
 
+def test_the_folder_is_made_once(tmp_path: Path, monkeypatch) -> None:
+    made = []
+    mkdir = Path.mkdir
+    monkeypatch.setattr(Path, "mkdir", lambda path, **keys: made.append(path) or mkdir(path, **keys))
+    writer = IndexWriter(tmp_path / "a" / "log.index", interval_s=0.0)
+    for number in range(1, 9):
+        assert writer.note(number, float(number))
+    assert made[0] == tmp_path / "a"
+    assert len(made) <= 2
+
+
 def test_a_new_writer_goes_on(tmp_path: Path) -> None:
     filled(tmp_path / "i", 3)
     writer = IndexWriter(tmp_path / "i")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
 import pytest
 
@@ -316,6 +317,37 @@ def test_the_store_is_asked_ten_times_a_second_at_most(run_dir):
         follower.poll()
         now[0] += 0.01
     assert len(looks) <= 11
+
+
+def test_the_store_is_asked_no_more_while_nothing_changes(run_dir):
+    commands, looks, now, version = FakeCommands(), [], [0.0], [1]
+    commands.runs["a"] = make_summary(id="a")
+    follower = make_follower(run_dir, commands, lambda: now[0])
+    commands.version = lambda: version[0]
+    commands.summary = lambda run_id: looks.append(run_id) or commands.runs["a"]
+    for _ in range(20):
+        follower.poll()
+        now[0] += 0.2
+    assert len(looks) == 1
+    version[0], commands.history["a"] = 2, [make_event(0)]
+    assert [line["event"]["seq"] for line in lines_of(follower.poll()[0])] == [0]
+
+
+def test_a_pause_is_one_timer_and_ends_with_the_server():
+    stopping, timers = Stopping(), []
+
+    async def wait() -> list[bool]:
+        loop = asyncio.get_running_loop()
+        call_at = loop.call_at
+        loop.call_at = lambda *args, **keys: timers.append(args) or call_at(*args, **keys)
+        first = await stopping.pause(0.2)
+        ender = threading.Timer(0.0, stopping.begin)
+        ender.start()
+        return [first, await stopping.pause(600), await stopping.pause(600)]
+
+    assert asyncio.run(wait()) == [True, False, False]
+    assert len(timers) <= 2
+    stopping.begin()
 
 
 def test_the_stream_breaks_off_when_the_server_ends(run_dir):

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 __all__ = ["AgentProcess", "boot_id", "find_by_arguments", "has_arguments", "send_signal", "start_of"]
@@ -28,8 +29,9 @@ class AgentProcess:
     """See `start_of`."""
 
 
+@cache
 def boot_id() -> str:
-    """What changes when the machine is started again."""
+    """What changes when the machine is started again: never while this process lives."""
     if _LINUX:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return _ask("sysctl", "-n", "kern.boottime")
