@@ -52,6 +52,18 @@ def test_a_job_that_is_requeued_by_hand_goes_on_from_its_checkpoint(laptop: Lapt
     laptop.until(run, "succeeded")
 
 
+def test_time_that_is_given_or_taken_is_noticed_by_the_ranks(laptop: Laptop):
+    run = laptop.submit(SAVING, "--nodes", "1", "--time-limit", "1h", "--time-limit-notice", "55s")
+    laptop.logged(run, "saved 3")
+    change = ["scontrol", "update", f"JobId={laptop.job(run)}"]
+    laptop.cluster.on("head", [*change, "TimeLimit=120"])
+    eventually("the agents to know of more time", lambda: "it ends in 7" in laptop.gangline("show", run, "--events"))
+    laptop.cluster.on("head", [*change, "TimeLimit=1"])
+    shown = laptop.until(run, "failed")
+    assert shown["reason"] == "time_limit", laptop.describe(run)
+    assert laptop.log(run).count("saved") == 2, "the rank was told, and saved"
+
+
 def test_a_drained_node_makes_a_run_wait_and_say_so(laptop: Laptop):
     laptop.cluster.drain("node04", "memory is broken")
     run = laptop.submit("print('hello', flush=True)", "--nodes", "4")

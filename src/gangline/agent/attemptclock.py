@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gangline.agent.allocation import Allocation
 from gangline.agent.attempt import Attempt, Ending
@@ -25,6 +25,8 @@ _CLOSING_S = 5.0
 _EARLY_S = 90.0
 """How much earlier than asked for a scheduler may say that the end is near."""
 _SLACK_S = 5.0
+_SAME_S = 30.0
+"""Ends that are closer together are the same one, told by two clocks: schedulers count in minutes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,12 +42,22 @@ class Limit:
     """The machines are taken back: what goes on goes on elsewhere."""
 
 
-def decide_limit(policy: StopPolicy, lease: Allocation, now: float) -> Limit | None:
-    """What ends first: the time that the spec gives an attempt, or that of the machines; None: neither is known."""
+def decide_limit(
+    policy: StopPolicy, lease: Allocation, now: float, *, spent_s: float = 0.0, granted: float | None = None
+) -> Limit | None:
+    """What ends first: the time that the spec gives an attempt, or that of the machines; None: neither is known.
+
+    Args:
+        spent_s: how long the attempt has run.
+        granted: when the machines were to be taken back at first, where that was changed since. A person who gives the
+            job more time means the run; without any end, its own time is up to that person, too.
+    """
     own = None
-    if policy.time_limit_s is not None:
-        words = f"The time limit of {policy.time_limit_s:g} s"
-        own = Limit(after_s=policy.time_limit_s, notice_s=policy.notice_s(), words=words)
+    if policy.time_limit_s is not None and (lease.end is not None or granted is None):
+        more_s = 0.0 if granted is None or lease.end is None else max(0.0, lease.end - granted)
+        words = f"The time limit of {policy.time_limit_s + more_s:g} s"
+        after_s = max(0.0, policy.time_limit_s + more_s - spent_s)
+        own = Limit(after_s=after_s, notice_s=min(policy.notice_s(), after_s), words=words)
     if lease.end is None:
         return own
     left_s = max(0.0, lease.end - now)
@@ -79,6 +91,7 @@ class AttemptClock:
     ) -> None:
         self._policy = policy
         self._lease = lease
+        self._granted: float | None = None
         self._loop = loop
         self._send = send
         self._warn = warn
@@ -91,7 +104,7 @@ class AttemptClock:
     def begin(self, attempt: Attempt) -> None:
         """All ranks have started."""
         self._attempt = attempt
-        self._plan(decide_limit(self._policy, self._lease, time.time()))
+        self._plan(decide_limit(self._policy, self._lease, time.time(), granted=self._granted))
 
     def end(self) -> None:
         """The attempt is over."""
@@ -108,6 +121,21 @@ class AttemptClock:
         limit = decide_limit(self._policy, Allocation(end=now + notice_s), now)
         if limit is not None and limit.from_outside:
             self._plan(limit)
+
+    def moved(self, end: float | None) -> None:
+        """Somebody has given the machines more time, or less; None: without an end."""
+        known, now = self._lease.end, time.time()
+        if end == known or (end is not None and known is not None and abs(end - known) < _SAME_S):
+            return
+        self._granted = known if self._granted is None else self._granted
+        self._lease = replace(self._lease, end=end)
+        if known is not None or self._granted is not None:
+            text = "has no end any more" if end is None else f"ends in {max(0.0, end - now):.0f} s now"
+            self._warn(f"The job's time was changed by its scheduler: it {text}.")
+        attempt = self._attempt
+        if attempt is not None and attempt.ending is None:
+            spent_s = now - (attempt.running or now)
+            self._plan(decide_limit(self._policy, self._lease, now, spent_s=spent_s, granted=self._granted))
 
     def is_over(self) -> bool:
         """Whether the machines are being taken back because their time is over."""

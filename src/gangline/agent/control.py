@@ -16,7 +16,7 @@ from gangline.agent.teardown import NOTICES
 from gangline.domain.phase import Reason
 from gangline.rundir.journal import JournalReader
 
-__all__ = ["ControlFile", "Requests", "StacksRequest", "StopRequest", "parse_request"]
+__all__ = ["ControlFile", "EndMoved", "Requests", "StacksRequest", "StopRequest", "parse_request"]
 
 _LOOK_S = 0.05
 _TOLD = {"stop": "Stopped{by}.", "preemption": "Preempted{by}.", "time_limit": "The time limit was reached{by}."}
@@ -57,6 +57,14 @@ class StacksRequest:
     by: str = ""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndMoved:
+    """The server tells when the machines are taken back, as their scheduler has it now."""
+
+    end: float | None
+    """Seconds since the epoch, by their clock; None: never."""
+
+
 class ControlFile:
     """Looks for new requests; costs one `stat` where there are none."""
 
@@ -83,11 +91,14 @@ class Requests:
         *,
         on_stop: Callable[[StopRequest], None],
         on_stacks: Callable[[StacksRequest], None],
+        on_moved: Callable[[float | None], None],
         warn: Callable[[str], None],
     ) -> None:
         self._file = file
         self._on_stop = on_stop
         self._on_stacks = on_stacks
+        self._on_moved = on_moved
+        self._is_first = True
         self._warn = warn
 
     def begin(self, loop: Loop) -> None:
@@ -95,25 +106,37 @@ class Requests:
         loop.every(_LOOK_S, self.look)
 
     def look(self) -> None:
-        """Pass on requests that were not seen yet."""
+        """Pass on requests that were not seen yet.
+
+        Ends that were told before this agent began are of an earlier life of its job, or what it was started with.
+        """
+        is_first, self._is_first = self._is_first, False
         for raw in self._file.read():
             request = parse_request(raw)
             if isinstance(request, StopRequest):
                 self._on_stop(request)
             elif isinstance(request, StacksRequest):
                 self._on_stacks(request)
+            elif isinstance(request, EndMoved):
+                if not is_first:
+                    self._on_moved(request.end)
             else:
                 self._warn(request)
 
 
-def parse_request(raw: Mapping[str, Any]) -> StopRequest | StacksRequest | str:
+def parse_request(raw: Mapping[str, Any]) -> StopRequest | StacksRequest | EndMoved | str:
     """A request, or a sentence about what is not understood."""
     kind = raw.get("kind")
     if kind == "stop":
         return _parse_stop(raw)
     if kind == "stacks":
         return _parse_stacks(raw)
-    return f"Request `{kind}` is not known to this agent; known: stop, stacks."
+    if kind == "end":
+        end = raw.get("end")
+        if end is None or (isinstance(end, int | float) and math.isfinite(end)):
+            return EndMoved(end=end)
+        return f"A job's time that ends at {end!r} cannot be."
+    return f"Request `{kind}` is not known to this agent; known: end, stacks, stop."
 
 
 def _parse_stop(raw: Mapping[str, Any]) -> StopRequest | str:

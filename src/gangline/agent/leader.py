@@ -103,7 +103,13 @@ class Leader:
         self._life.begin()
         self._loop.every(BEAT_S, self._beat)
         control = ControlFile(site.run.control, self._launch.control_offset)
-        Requests(control, on_stop=self.request_stop, on_stacks=self._ask_stacks, warn=self._warn).begin(self._loop)
+        Requests(
+            control,
+            on_stop=self.request_stop,
+            on_stacks=self._ask_stacks,
+            on_moved=self._clock.moved,
+            warn=self._warn,
+        ).begin(self._loop)
         self._pause = self._loop.after(self._launch.delay_s, self._begin_attempt)
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ from gangline.control.health import NodeBook, closing_marks
 from gangline.control.ingest import LIMIT_BYTES, Follower, Found, Ingested
 from gangline.control.launching import Launched, Launcher, launch_key
 from gangline.control.queueing import Queue
-from gangline.control.requests import ask_stop
+from gangline.control.requests import ask_stop, tell_end
 from gangline.control.specs import Specs
 from gangline.control.watch import Watch
 from gangline.domain.errors import BackendError, GanglineError, NoCapacity, Rejected, Transient
@@ -187,7 +187,15 @@ class Reconciler:
         facts = self._facts(run, observation, watch, ingested)
         if run.phase is Phase.STOPPING and run.handle is not None and not facts.gone:
             self._ask_stop(run, watch, facts.grace_s)
+        self._tell_end(run, observation, watch)
         self._apply(run, decide(facts), watch)
+
+    def _tell_end(self, run: RunRow, observation: Observation | None, watch: Watch) -> None:
+        """What agents know of the end of their time is what it was when they started."""
+        end = None if observation is None else observation.ends_at
+        if end is not None and end != watch.told_end:
+            tell_end(self._home.run(run.id), run, end)
+            watch.told_end = end
 
     def _facts(self, run: RunRow, observation: Observation | None, watch: Watch, ingested: Ingested) -> Facts:
         spec, now = self._specs.get(run), self._clock.now()

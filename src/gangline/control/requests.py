@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from gangline.rundir.journal import JournalReader, JournalWriter
 from gangline.rundir.layout import RunDir
 from gangline.store.rows import RunRow
 
-__all__ = ["ask_stacks", "ask_stop", "control_size"]
+__all__ = ["ask_stacks", "ask_stop", "control_size", "tell_end"]
 
 
 def ask_stop(run_dir: RunDir, run: RunRow, *, grace_s: float) -> bool:
@@ -27,6 +28,26 @@ def ask_stop(run_dir: RunDir, run: RunRow, *, grace_s: float) -> bool:
         return False
     with JournalWriter(run_dir.control) as journal:
         journal.write("stop", cause="stop", grace_s=grace_s, by=run.stop_by, asked=run.stop_asked)
+    return True
+
+
+def tell_end(run_dir: RunDir, run: RunRow, end: float) -> bool:
+    """Tell the leader of the run's launch when its machines are taken back, unless it was told so last.
+
+    Args:
+        end: by the machines' own clock; inf: never.
+    Returns:
+        Whether a line was written.
+    Raises:
+        OSError: the file cannot be written.
+    """
+    new = None if math.isinf(end) else end
+    reader = JournalReader(run_dir.control, _offset(run_dir, run.launch))
+    told = [line for line in reader.read_all() if line.get("kind") == "end"]
+    if told and told[-1].get("end") == new:
+        return False
+    with JournalWriter(run_dir.control) as journal:
+        journal.write("end", end=new)
     return True
 
 

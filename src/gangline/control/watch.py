@@ -43,6 +43,8 @@ class Watch:
     """What the last reading found; None: read again."""
     cancelled: float | None = None
     asked: float | None = None
+    told_end: float | None = None
+    """What the agents were told of the end of their time."""
     retry_at: float = 0.0
     tries: int = 0
     said: dict[str, float] = field(default_factory=dict)
@@ -55,6 +57,7 @@ class Watch:
         """Another launch: what was seen of the one before says nothing of it."""
         if launch != self.launch:
             self.launch, self.cancelled, self.sign, self.silent_s = launch, None, None, 0.0
+            self.told_end = None
             self.was_alive, self.cut_since, self.times_gone = False, None, 0
 
     def listen(self, alive: Path, observation: Observation | None, now: float) -> None:

@@ -132,6 +132,8 @@ class Observation:
     reason: Reason | None = None
     """GONE, or back in its queue (PENDING after ALIVE), and the backend knows why; counts where no leader has left a
     result, or one that says no more than that it was told to end (`preempted`)."""
+    ends_at: float | None = None
+    """ALIVE: when the machines are taken back, by their own clock; inf: never; None: the backend does not say."""
     lost_nodes: Sequence[int] = ()
     """Nodes whose agent is gone while others live."""
     mirrored: float | None = None

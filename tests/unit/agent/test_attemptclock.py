@@ -120,6 +120,33 @@ def test_a_job_without_a_known_end_hears_of_it(loop):
     assert len(loop.live()) == 2
 
 
+def test_more_time_and_less_is_noticed(loop):
+    start = time.time()
+    ticking = clock(loop, Allocation(end=start + 3600), policy=StopPolicy(time_limit_s=3600))
+    ticking.begin(attempt(running=start))
+    ticking.moved(start + 3610)  # two clocks
+    assert loop.live() == pytest.approx([3505, 3565], abs=5)
+    ticking.moved(start + 7200)
+    assert loop.live() == pytest.approx([7105, 7165], abs=5), "the run's own time is extended, too"
+    ticking.moved(start + 100)
+    assert loop.live() == pytest.approx([45, 90], abs=5)
+    ticking.moved(None)
+    assert loop.live() == [], "a person who takes the limit away means the run"
+    ticking.moved(start + 7200)
+    assert len(loop.live()) == 2
+    ticking.end()
+    ticking.begin(attempt(running=start))
+    assert loop.live() == pytest.approx([7105, 7165], abs=5), "what was learnt holds for the next attempt"
+
+
+def test_an_end_that_is_only_told_leaves_the_runs_own_time(loop):
+    start = time.time()
+    ticking = clock(loop, Allocation(), policy=StopPolicy(time_limit_s=600))
+    ticking.begin(attempt(running=start))
+    ticking.moved(start + 7200)
+    assert loop.live() == pytest.approx([540, 600], abs=5)
+
+
 def test_a_signal_at_the_end_is_about_the_end(loop):
     assert clock(loop, Allocation(end=time.time() + 1)).is_over()
     assert not clock(loop, Allocation(end=time.time() + 600)).is_over()

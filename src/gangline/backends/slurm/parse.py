@@ -10,6 +10,7 @@ Imports `gangline.domain` and its neighbours alone.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -81,6 +82,7 @@ _NO_FILTERS = tuple(
     for word in ("-u", f"SQUEUE_{name}")
 )
 """What people set in their profiles filters what `squeue` tells: a job would seem to be gone."""
+_NO_END = "NONE"
 _SECONDS = "SLURM_TIME_FORMAT=%s"
 _STATE_WORD = re.compile(r"[A-Z][A-Z_]+\+?")
 _MISUNDERSTOOD = re.compile(r"Invalid job format|Invalid field requested|[Uu]nrecognized option|invalid option")
@@ -145,7 +147,7 @@ def _parse_columns(line: str) -> JobRecord | None:
         signal=signal,
         submitted=time_in(values["SubmitTime"]),
         start=time_in(values["StartTime"]),
-        end=time_in(values["EndTime"]),
+        end=math.inf if values["EndTime"] == _NO_END else time_in(values["EndTime"]),
         num_nodes=number_in(values["NumNodes"]),
         nodes=said(values["NodeList"]),
     )

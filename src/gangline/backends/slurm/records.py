@@ -37,6 +37,7 @@ class JobRecord:
     start: float | None = None
     """When it started; of a pending job, when Slurm expects it to."""
     end: float | None = None
+    """Of a running job, when its time is over; inf: it has no limit."""
     num_nodes: int | None = None
     nodes: str = ""
     by: str = ""

@@ -259,7 +259,8 @@ def _listed(
         detail = f"Slurm says {record.state.raw} of job {job}, which is not known here; it counts as not finished"
         return Observation(liveness=Liveness.ALIVE, detail=detail)
     if standing is Standing.RUNNING:
-        return Observation(liveness=Liveness.ALIVE, detail=_running(job, record, memory, footprint))
+        text = _running(job, record, memory, footprint)
+        return Observation(liveness=Liveness.ALIVE, detail=text, ends_at=record.end)
     return _over(claim, memory, record, footprint, answers, now)
 
 
