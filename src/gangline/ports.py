@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
+from gangline.domain.gang import Capability, Cleared, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
 from gangline.domain.pool import Finding, PoolJob, PoolState
 from gangline.domain.spec import RunSpec
 from gangline.rundir.checkpoints import FoundCheckpoint
@@ -157,6 +157,14 @@ class Backend(Protocol):
 
     def cancel(self, handle: Handle) -> None:
         """End a launch by force; idempotent, returns at once."""
+        ...
+
+    def clear(self, run_id: str, *, keep_checkpoints: bool) -> Cleared:
+        """Remove the folder of a run that is over on the pool's machines, where it is another one than the server's.
+
+        Raises:
+            Transient, AuthFailed: the pool does not answer; the backend itself does it as soon as it does.
+        """
         ...
 
     def describe(self, handle: Handle) -> Mapping[str, str]:

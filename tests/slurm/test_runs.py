@@ -49,6 +49,15 @@ def test_the_rank_that_failed_is_named(laptop: Laptop):
     assert (failure["rank"], failure["host"], failure["exit_code"]) == (1, "node02", 7)
 
 
+def test_a_removed_run_leaves_nothing_on_the_cluster(laptop: Laptop):
+    run = laptop.submit("print('hello', flush=True)", "--nodes", "1")
+    laptop.until(run, "succeeded")
+    assert laptop.run_dir(run).is_dir()
+    laptop.gangline("rm", "--yes", run)
+    assert not laptop.run_dir(run).exists()
+    assert run not in {path.name for path in laptop.run_dir(run).parent.iterdir()}
+
+
 def test_stop_ends_the_job_and_all_its_processes(laptop: Laptop):
     script = """
 import signal, sys, time

@@ -109,6 +109,18 @@ def _checkpoints(_: FarSide, asked: Mapping[str, Any], __: bytes) -> Answer:
     return {"checkpoints": [{**asdict(one), "path": str(one.path)} for one in find_known(folder)]}, b""
 
 
+def _clear(side: FarSide, asked: Mapping[str, Any], _: bytes) -> Answer:
+    from gangline.bridge.tidying import remove_run  # noqa: PLC0415 - few ask
+
+    return remove_run(side.work.root, asked["run"], keep_checkpoints=bool(asked["keep_checkpoints"])), b""
+
+
+def _tidy(side: FarSide, asked: Mapping[str, Any], _: bytes) -> Answer:
+    from gangline.bridge.tidying import tidy  # noqa: PLC0415 - few ask
+
+    return tidy(side.work.root, agent=asked["agent"], age_s=float(asked["age_s"]), now=time.time()), b""
+
+
 def _python(side: FarSide, asked: Mapping[str, Any], _: bytes) -> Answer:
     wanted = asked.get("path")
     tried = []
@@ -159,4 +171,6 @@ OPERATIONS: Mapping[str, Callable[[FarSide, Mapping[str, Any], bytes], Answer]] 
     "probe": _probe,
     "checkpoints": _checkpoints,
     "python": _python,
+    "clear": _clear,
+    "tidy": _tidy,
 }

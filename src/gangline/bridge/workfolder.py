@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import secrets
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ __all__ = ["EMPTY_DIGEST", "WorkFolder", "is_digest", "upload_path"]
 EMPTY_DIGEST = hashlib.sha256(b"").hexdigest()
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _BLOCK_BYTES = 1 << 20
+_DATED_S = 86_400.0
+"""How far the date of a content that is used may lie back; no more is written for it."""
 _PROBE_BYTES = b"gangline"
 
 
@@ -83,7 +86,10 @@ class WorkFolder:
             return None
 
     def missing(self, digests: Sequence[str]) -> list[str]:
-        """Those that are not in the store; an empty file under the name of another content does not count."""
+        """Those that are not in the store; an empty file under the name of another content does not count.
+
+        What is asked for counts as used: it is dated anew, so that nobody tidies it away under a submit.
+        """
         return [digest for digest in dict.fromkeys(digests) if not self._has(digest)]
 
     def store(self, digest: str, data: bytes) -> None:
@@ -119,11 +125,15 @@ class WorkFolder:
 
     def _has(self, digest: str) -> bool:
         _check_digest(digest, digest)
+        path = f"{self.root}/{_object_path(digest)}"
         try:
-            size = os.lstat(f"{self.root}/{_object_path(digest)}").st_size
+            found = os.lstat(path)
         except FileNotFoundError:
             return False
-        return size > 0 or digest == EMPTY_DIGEST
+        if time.time() - found.st_mtime > _DATED_S:
+            with contextlib.suppress(OSError):  # it may be another user's
+                os.utime(path, follow_symlinks=False)
+        return found.st_size > 0 or digest == EMPTY_DIGEST
 
 
 def probe(folder: str) -> dict[str, Any]:

@@ -12,11 +12,13 @@ import shutil
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from gangline.control.specs import Specs
 from gangline.control.startpoint import SavedBy
 from gangline.domain.errors import BackendError, Conflict, GanglineError, StillEnding
+from gangline.domain.gang import Cleared
 from gangline.domain.phase import TERMINAL, Phase
 from gangline.ports import Backend, Clock
 from gangline.rundir.checkpoints import find_checkpoints
@@ -81,12 +83,13 @@ class Removal:
             if is_moved:
                 going.rename(folder.path)
             raise Conflict(f"Run `{run.id}` was changed by somebody else just now", fix="Look at it, and try again.")
-        left = [*_delete(going), *self._elsewhere(run)]
+        elsewhere = self._elsewhere(run, keep_checkpoints=keep_checkpoints)
+        left = [*_delete(going), *([elsewhere.left] if elsewhere.left else [])]
         _log.info("run %s was removed", run.id)
         return RemovedView(
             id=run.id,
-            freed_bytes=max(0, freed_bytes - _size_of(going)),
-            kept=None if kept is None else str(kept),
+            freed_bytes=max(0, freed_bytes - _size_of(going)) + elsewhere.freed_bytes,
+            kept=elsewhere.kept if kept is None else str(kept),
             left=left,
         )
 
@@ -141,16 +144,20 @@ class Removal:
                 used.update(Manifest.from_dict(raw).digests())
         return used
 
-    def _elsewhere(self, run: RunRow) -> list[str]:
-        """The folder of the run on the machines of its pool, if that is another one."""
+    def _elsewhere(self, run: RunRow, *, keep_checkpoints: bool) -> Cleared:
+        """What becomes of the folder of the run on the machines of its pool, if that is another one."""
         backend = self._backends.get(run.pool)
+        if backend is None:
+            return Cleared(left=f"What it may have left in pool `{run.pool}`, which there is no more, stays.")
         try:
-            far = None if backend is None else backend.places(run.id).run_dir
-        except BackendError:
-            far = None
-        if far is None:
-            return [f"What it may have left in pool `{run.pool}`, which cannot be asked, stays."]
-        return [] if far == str(self._home.run(run.id).path) else [f"Its folder in pool `{run.pool}` stays: {far}"]
+            cleared = backend.clear(run.id, keep_checkpoints=keep_checkpoints)
+        except BackendError as error:
+            why = str(error).rstrip(".")
+            return Cleared(left=f"Its folder in pool `{run.pool}` is removed as soon as the pool answers ({why}).")
+        except (GanglineError, OSError) as error:
+            return Cleared(left=f"Its folder in pool `{run.pool}` stays: {error}")
+        far = f"Not all of its folder in pool `{run.pool}` could be removed: {cleared.left}."
+        return replace(cleared, left=far) if cleared.left else cleared
 
 
 def finish_removals(home: Home) -> None:

@@ -15,6 +15,7 @@ from gangline.domain.spec import SlurmOptions
 
 __all__ = [
     "Capability",
+    "Cleared",
     "GangSpec",
     "Handle",
     "Launch",
@@ -107,6 +108,17 @@ class Handle:
     def from_dict(cls, raw: Mapping[str, Any]) -> Handle:
         """From its JSON form."""
         return cls(backend=raw["backend"], version=raw["version"], data=raw["data"])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cleared:
+    """What became of a run's folder on the machines of its pool."""
+
+    kept: str | None = None
+    """Where its checkpoints are now, where they were to be kept."""
+    freed_bytes: int = 0
+    left: str = ""
+    """Why something of it stays; "": nothing does."""
 
 
 class Liveness(str, Enum):

@@ -9,7 +9,17 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from gangline.domain.errors import BackendError, NoCapacity, Rejected, Transient
-from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, Places, PoolCapacity
+from gangline.domain.gang import (
+    Capability,
+    Cleared,
+    GangSpec,
+    Handle,
+    Launch,
+    Liveness,
+    Observation,
+    Places,
+    PoolCapacity,
+)
 from gangline.domain.phase import Reason
 from gangline.domain.pool import Finding, PoolJob, PoolState, Verdict
 from gangline.testing.builders import make_capacity
@@ -101,6 +111,9 @@ class FakeBackend:
         """Below the folder that the fake was given."""
         home = self._home
         return Places(run_dir=f"{home}/runs/{run_id}", objects=f"{home}/objects", answers=f"{home}/answers")
+
+    def clear(self, run_id: str, *, keep_checkpoints: bool) -> Cleared:  # noqa: ARG002 - as the local one
+        return Cleared()
 
     def describe(self, handle: Handle) -> dict[str, str]:
         return {"job": str(handle.data["key"])}

@@ -8,15 +8,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from gangline.backends.slurm.link import Changes, Hello, Probed, Ran
+from gangline.bridge.tidying import remove_run, tidy
 from gangline.bridge.watching import RunsWatch
 from gangline.bridge.workfolder import WorkFolder, probe
 from gangline.domain.errors import AuthFailed, BackendError, Transient
+from gangline.domain.gang import Cleared
 from gangline.domain.pool import PoolState, PoolStatus
 from gangline.rundir.commits import find_known
 from gangline.rundir.mirror import FileState
@@ -121,6 +124,15 @@ class LocalLink:
     def checkpoints(self, folder: str) -> list[dict[str, Any]]:
         self._note("checkpoints")
         return [{**asdict(one), "path": str(one.path)} for one in find_known(folder)]
+
+    def clear(self, run: str, *, keep_checkpoints: bool) -> Cleared:
+        self._note("clear")
+        return Cleared(**remove_run(str(self.work), run, keep_checkpoints=keep_checkpoints))
+
+    def tidy(self, agent: str, *, age_s: float) -> tuple[int, int]:
+        self._note("tidy")
+        found = tidy(str(self.work), agent=agent, age_s=age_s, now=time.time())
+        return found["files"], found["freed_bytes"]
 
     def python(self, path: str | None) -> tuple[str, str]:
         self._note("python")

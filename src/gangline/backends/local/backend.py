@@ -30,7 +30,17 @@ from gangline.backends.local.record import LaunchRecord, read_record, record_pat
 from gangline.backends.local.render import render_agent_arguments, render_launch
 from gangline.backends.local.site import LocalSite
 from gangline.domain.errors import Rejected, Transient
-from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Liveness, Observation, Places, PoolCapacity
+from gangline.domain.gang import (
+    Capability,
+    Cleared,
+    GangSpec,
+    Handle,
+    Launch,
+    Liveness,
+    Observation,
+    Places,
+    PoolCapacity,
+)
 from gangline.domain.pool import Finding, PoolJob, PoolState, Verdict
 from gangline.rundir.home import Home
 from gangline.rundir.journal import JournalWriter
@@ -164,6 +174,9 @@ class LocalBackend:
                 target=self._end, args=(handle,), name="gangline-cancel", daemon=True
             )
             self._ending[place].start()
+
+    def clear(self, run_id: str, *, keep_checkpoints: bool) -> Cleared:  # noqa: ARG002 - the server's folder is the run's
+        return Cleared()
 
     def describe(self, handle: Handle) -> dict[str, str]:  # noqa: ARG002 - `show` says all there is
         return {}

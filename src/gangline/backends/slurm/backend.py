@@ -16,6 +16,7 @@ from typing import ClassVar, Protocol
 
 from gangline.agent import bundle
 from gangline.backends.slurm.capacity import decide_capacity, decide_cpus
+from gangline.backends.slurm.caretaker import Caretaker
 from gangline.backends.slurm.census import Census
 from gangline.backends.slurm.doctor import examine
 from gangline.backends.slurm.gate import Gate
@@ -30,7 +31,7 @@ from gangline.backends.slurm.sweep import Look, end_job, survey_jobs
 from gangline.backends.slurm.tokens import Token, home_identity, job_name, parse_token
 from gangline.backends.slurm.upload import upload_run
 from gangline.domain.errors import AuthFailed, BackendError, NoCapacity, Rejected, Transient
-from gangline.domain.gang import Capability, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
+from gangline.domain.gang import Capability, Cleared, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
 from gangline.domain.naming import check_variable
 from gangline.domain.pool import Finding, PoolJob, PoolState, PoolStatus, SlurmPool
 from gangline.rundir.files import read_json, write_json
@@ -107,6 +108,7 @@ class SlurmBackend:
         self._gate = Gate(pool, link, home=self._identity, wall=wall)
         self._probed_until = 0.0
         self.site = SlurmSite(pool, link)
+        self.caretaker = Caretaker(link, home, pool=pool.name)
 
     def state(self) -> PoolState:
         return self._link.state()
@@ -207,6 +209,10 @@ class SlurmBackend:
         """Have Slurm end the job: signal, its own grace, kill. Returns at once."""
         self._observer.cancelling(handle)
         threading.Thread(target=self._scancel, args=(handle,), name="gangline-scancel", daemon=True).start()
+
+    def clear(self, run_id: str, *, keep_checkpoints: bool) -> Cleared:
+        """See `ports.Backend.clear`."""
+        return self.caretaker.clear(run_id, keep_checkpoints=keep_checkpoints)
 
     def describe(self, handle: Handle) -> dict[str, str]:
         job, folder = handle.data["job"], handle.data["job_dir"]

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gangline.domain.gang import Cleared
 from gangline.domain.pool import PoolState
 
 __all__ = ["Changes", "Hello", "Link", "Probed", "Ran"]
@@ -125,6 +126,14 @@ class Link(Protocol):
 
     def checkpoints(self, folder: str) -> list[dict[str, Any]]:
         """Checkpoints in a folder there, as `rundir/checkpoints.py` finds them."""
+        ...
+
+    def clear(self, run: str, *, keep_checkpoints: bool) -> Cleared:
+        """Remove the folder of a run; checkpoints inside of it may be put aside first."""
+        ...
+
+    def tidy(self, agent: str, *, age_s: float) -> tuple[int, int]:
+        """Remove what is older and in nobody's use (`bridge/tidying.py`); how many files, and bytes freed."""
         ...
 
     def python(self, path: str | None) -> tuple[str, str]:

@@ -29,10 +29,12 @@ def open_slurm(home: Home, pool: SlurmPool) -> SlurmBackend:
         session.close()  # cuts short what the others wait for
         poller.close()
         ferry.close()
+        backend.caretaker.close()
 
     backend = SlurmBackend(home, pool, session, poller, on_close=close)
     ferry.start()
     poller.start()
+    backend.caretaker.start()
     return backend
 
 

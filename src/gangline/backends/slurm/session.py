@@ -26,6 +26,7 @@ from gangline.backends.slurm.ssh import Reach, classify, make_socket_folder, rea
 from gangline.bridge.frames import BrokenFrame, Frame, FrameReader
 from gangline.bridge.workfolder import upload_path
 from gangline.domain.errors import AuthFailed, BackendError, InvalidRequest, SpecInvalid, Transient
+from gangline.domain.gang import Cleared
 from gangline.domain.pool import PoolState, PoolStatus, SlurmPool
 from gangline.rundir.confined import UnsafePath
 from gangline.rundir.mirror import Gap
@@ -208,6 +209,17 @@ class Session:
     def checkpoints(self, folder: str) -> list[dict[str, Any]]:
         """See `Link`."""
         return list(self._ask("checkpoints", {"folder": folder}).header["checkpoints"])
+
+    def clear(self, run: str, *, keep_checkpoints: bool) -> Cleared:
+        """See `Link.clear`."""
+        asked = {"run": run, "keep_checkpoints": keep_checkpoints}
+        header = self._ask("clear", asked, patience_s=_FILES_PATIENCE_S).header
+        return Cleared(kept=header["kept"], freed_bytes=int(header["freed_bytes"]), left=str(header["left"]))
+
+    def tidy(self, agent: str, *, age_s: float) -> tuple[int, int]:
+        """See `Link.tidy`."""
+        header = self._ask("tidy", {"agent": agent, "age_s": age_s}, patience_s=_FILES_PATIENCE_S).header
+        return int(header["files"]), int(header["freed_bytes"])
 
     def python(self, path: str | None) -> tuple[str, str]:
         """See `Link`."""
