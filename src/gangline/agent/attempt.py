@@ -40,6 +40,10 @@ class RankRecord:
     error: Mapping[str, Any] | None = None
     printed: Mapping[str, Any] | None = None
     """The exception at the end of its log, of a rank that the platform ended: it may have got over it."""
+    left: float | None = None
+    """When its interpreter began to end without an exception, as far as it has told; wall clock."""
+    left_code: int | None = None
+    """What it was to exit with; None: that is not known."""
     log_tail: str = ""
     step: int | None = None
     """The newest that it reported."""
@@ -65,11 +69,28 @@ class RankRecord:
         return is_consequence(self.end())
 
     @property
+    def waited_in_vain(self) -> bool:
+        """Its exception says that it waited for others, longer than its process group allows."""
+        from gangline.agent.classify import is_timeout  # noqa: PLC0415 - as above
+
+        return is_timeout(self.end())
+
+    @property
+    def how_it_left(self) -> str:
+        """What is known of the end of a rank that left early."""
+        return "ended with exit code 0" if self.ended_by == "self" else "left its script"
+
+    @property
     def failed_at(self) -> float:
         """When it went wrong: an exception counts from when it was raised, not from when its process was gone."""
         raised = (self.error or {}).get("time")
+        return min(self.gone_at, float(raised)) if isinstance(raised, int | float) else self.gone_at
+
+    @property
+    def gone_at(self) -> float:
+        """When others lost it: the end of a process may be seen long after its interpreter has begun to end."""
         ended = self.ended or 0.0
-        return min(ended, float(raised)) if isinstance(raised, int | float) else ended
+        return ended if self.left is None else min(ended, self.left)
 
     def end(self) -> RankEnd:
         """As the classification takes it."""
@@ -213,26 +234,63 @@ class Attempt:
         failed = [record for record in self.ranks.values() if record.failed and self._by_itself(record)]
         failure = min(failed, key=lambda record: (record.lost_a_peer, record.failed_at, record.rank), default=None)
         if failure is None or not failure.lost_a_peer or self._left_before(failure) is not None:
-            return failure
+            return self._as_meant(failure)
         return min(self._printed_why(), key=lambda record: (record.failed_at, record.rank), default=failure)
 
     def left_early(self) -> RankRecord | None:
-        """The rank that ended with 0 before the first one failed, if any did.
+        """The rank that left before the first one failed, if any did: with 0, or with nobody knows what.
 
         Where that one says that it lost a peer, also a rank that was gone a moment later: the sockets of a process
-        close before its end is seen. It must have ended by itself: nothing had asked it to.
+        close before its end is seen. It must have left by itself: nothing had asked it to.
         """
         failure = self.first_failure()
         return None if failure is None else self._left_before(failure)
 
+    def culprit(self) -> RankRecord | None:
+        """The rank to show: the first that failed, or the one that it missed."""
+        failure = self.first_failure()
+        if failure is None or not failure.lost_a_peer or (self.ending is not None and self.ending.hang is not None):
+            return failure
+        left = self._left_before(failure)
+        if left is None:
+            return self._as_absent(failure)
+        said = f"{left.how_it_left} while rank {failure.rank} still communicated with it"
+        error = {"type": "LeftEarly", "message": said, "traceback": None, "time": left.gone_at}
+        return replace(left, signal=None, error=error)
+
+    def absent(self, failure: RankRecord) -> list[RankRecord]:
+        """Ranks that were somewhere else when others had waited for them in vain; [] where that is not known."""
+        if not failure.waited_in_vain:
+            return []
+        ended = [one for one in self.ranks.values() if one.ended_by == "platform" and one.error is None and one.place]
+        return [record for record in ended if not str(record.place).startswith("waiting")]
+
+    def _as_absent(self, failure: RankRecord) -> RankRecord:
+        absent = self.absent(failure)
+        if len(absent) != 1:
+            return failure
+        error = {"type": "Hang", "message": absent[0].place, "traceback": None, "time": failure.failed_at}
+        return replace(absent[0], exit_code=None, signal=None, error=error)
+
     def _left_before(self, failure: RankRecord) -> RankRecord | None:
         latest = failure.failed_at + (_GOING_S if failure.lost_a_peer else 0.0)
-        left = [
-            record
-            for record in self.ranks.values()
-            if record.ended is not None and not record.failed and record.ended_by == "self" and record.ended <= latest
-        ]
-        return min(left, key=lambda record: (record.ended or 0.0, record.rank), default=None)
+        left = [record for record in self.ranks.values() if self._left_by_itself(record) and record.gone_at <= latest]
+        return min(left, key=lambda record: (record.gone_at, record.rank), default=None)
+
+    def _left_by_itself(self, record: RankRecord) -> bool:
+        """It ended well, or was about to end in no way that is known to be bad when the platform was faster."""
+        if record.ended is None:
+            return False
+        if record.ended_by == "self":
+            return not record.failed
+        before = record.left is not None and (self.ending is None or record.left < self.ending.time)
+        return before and record.error is None and not record.left_code
+
+    def _as_meant(self, record: RankRecord | None) -> RankRecord | None:
+        """With the code that it was about to exit with, where the platform was faster."""
+        if record is None or record.ended_by != "platform" or not record.left_code:
+            return record
+        return replace(record, exit_code=record.left_code, signal=None)
 
     def _printed_why(self) -> list[RankRecord]:
         """Ranks that were about to end with an exception of their own when the platform ended them."""
@@ -258,4 +316,5 @@ class Attempt:
     def _by_itself(self, record: RankRecord) -> bool:
         if record.ended_by != "platform":
             return True
-        return record.error is not None and self.ending is not None and record.failed_at < self.ending.time
+        why = record.error is not None or bool(record.left_code)
+        return why and self.ending is not None and record.failed_at < self.ending.time

@@ -16,7 +16,7 @@ from gangline.agent.memory import Memory, format_bytes
 from gangline.domain.phase import Reason
 from gangline.domain.signature_table import SIGNATURES
 from gangline.domain.signatures import Evidence, Match, Signature, find_signature
-from gangline.domain.traces import after_trace
+from gangline.domain.traces import after_trace, find_place
 
 __all__ = [
     "RankEnd",
@@ -25,6 +25,8 @@ __all__ = [
     "decide_verdict",
     "exit_status",
     "is_consequence",
+    "is_timeout",
+    "last_line",
     "signal_name",
 ]
 
@@ -38,6 +40,7 @@ _CARRIER = re.compile(r"(^|\.)(ChildFailedError|CalledProcessError)$")
 _IN_WORKER = re.compile(r"Caught \S+ in DataLoader worker process")
 """Exceptions that only hand on another one, which is then the headline."""
 _KILLED = "killed"
+_TIMEOUT = "collective_timeout"
 _WITH_PEAK = frozenset({Reason.OUT_OF_MEMORY, Reason.KILLED})
 
 
@@ -97,13 +100,27 @@ def decide_verdict(end: RankEnd, *, own: Sequence[Signature] = (), facts: Mappin
 def is_consequence(end: RankEnd) -> bool:
     """Whether the exception of a rank says that it lost or missed another one: no blame, where another one failed."""
     kind, message, _ = _error_of(end)
-    return bool(kind or message) and _is_consequence(kind, message)
+    found = _find_raised(kind, message) if kind or message else None
+    return found is not None and found.consequence
+
+
+def is_timeout(end: RankEnd) -> bool:
+    """Whether the exception of a rank says that it waited for the others longer than its process group allows."""
+    kind, message, _ = _error_of(end)
+    found = _find_raised(kind, message) if kind or message else None
+    return found is not None and found.id == _TIMEOUT
 
 
 def decide_port_taken(end: RankEnd, port: int) -> bool:
     """Whether a rank failed because somebody else holds the port that the leader chose; never the fault of the run."""
     text = f"{_error_of(end)[1]}\n{end.log_tail}"
     return bool(_PORT_TAKEN.search(text)) and re.search(rf"(?<!\d){port}(?!\d)", text) is not None
+
+
+def last_line(log: str) -> str:
+    """What a rank printed last, as the end of a sentence; "" where it printed nothing."""
+    line = _first_line("\n".join(reversed(log.splitlines())), 160)
+    return f'; its last line is "{line}"' if line else ""
 
 
 def exit_status(exit_code: int | None, number: int | None) -> int:
@@ -122,9 +139,9 @@ def signal_name(number: int | None) -> str | None:
 
 
 @lru_cache(maxsize=512)
-def _is_consequence(kind: str, message: str) -> bool:
+def _find_raised(kind: str, message: str) -> Signature | None:
     found = find_signature(Evidence(error_type=kind, message=message), SIGNATURES)
-    return found is not None and found.signature.consequence
+    return None if found is None else found.signature
 
 
 def _evidence(end: RankEnd) -> Evidence:
@@ -158,12 +175,13 @@ def _told(end: RankEnd, found: Match | None) -> str:
     if found is not None and found.words.get("said"):
         return f": {found.words['said']}"
     by_code = found is not None and any(pattern.exit_codes for pattern in found.signature.patterns)
-    return "" if by_code else f" with exit code {end.exit_code}{_last_line(end)}"
+    return "" if by_code else f" with exit code {end.exit_code}{_exit_place(end)}{last_line(end.log_tail)}"
 
 
-def _last_line(end: RankEnd) -> str:
-    line = _first_line("\n".join(reversed(end.log_tail.splitlines())), 160)
-    return f'; its last line is "{line}"' if line else ""
+def _exit_place(end: RankEnd) -> str:
+    """Where in the user's own code it called `sys.exit`, as far as that is known."""
+    place = find_place(str((end.error or {}).get("traceback") or ""))
+    return f", by sys.exit ({place})" if place else ""
 
 
 def _say(kind: str, message: str) -> str:

@@ -79,7 +79,7 @@ class Conclusion:
         failure, ending = attempt.first_failure(), attempt.ending
         if failure is not None and ending is not None and ending.cause == "failure" and ending.reason is None:
             verdict = explain_failure(self._launch, attempt, failure)
-            self._write_event("first_failure", **render_first_failure(failure, verdict))
+            self._write_event("first_failure", **render_first_failure(attempt.culprit() or failure, verdict))
 
     def pay(self, outcome: Outcome) -> None:
         """A restart follows."""
@@ -89,7 +89,7 @@ class Conclusion:
             self._used[outcome.budget] = self._used.get(outcome.budget, 0) + 1
 
     def _standing(self, attempt: Attempt, lost_nodes: int) -> Standing:
-        failure = attempt.first_failure()
+        failure = attempt.culprit()
         said = attempt.ending.message if attempt.ending is not None else ""
         return Standing(
             used=self._used,

@@ -45,11 +45,14 @@ class ExitReports:
         Args:
             by: `self`, or `platform`: it was told to.
         """
-        from gangline.agent.lastwords import read_last_step, read_tail  # noqa: PLC0415 - a start needs none of it
+        from gangline.agent.lastwords import read_last_step, read_left, read_tail  # noqa: PLC0415 - no start needs it
 
         failed, folder = gone.exit_code != 0, attempt.folder
         log = read_tail(folder.log(local.rank), _READ_BYTES) if failed else ""
         error = self._read_error(folder, local.rank, log=log, signal=gone.signal) if failed else None
+        left = read_left(folder.left(local.rank))
+        if error is None and left is not None and failed and left["code"] == (gone.exit_code or left["code"]):
+            error = left["error"]
         last = read_last_step(self._site.run.metrics(local.rank), folder.number)
         facts = {
             "rank": local.rank,
@@ -61,10 +64,10 @@ class ExitReports:
             "error": error,
             "step": last.step,
             "phase": last.phase,
-            "place": attempt.last_look.place(local.rank) if attempt.last_look is not None else None,
+            "place": _find_place(attempt, local.rank, error) if failed else None,
         }
         self._journal.write("rank_exited", **facts)
-        if gone.exit_code and error is None:
+        if gone.exit_code and (error is None or not error["type"]):
             self._ask_for_room()
         extra = {
             "time": gone.time,
@@ -72,6 +75,7 @@ class ExitReports:
             "log_tail": log.rstrip()[-_TAIL_CHARS:],
             "printed": self._read_printed(attempt, local.rank, last) if failed and by == "platform" else None,
             "total": last.total,
+            "left": left,
             "oom_kills": _new_oom_kills(attempt),
             "memory": _describe_memory(read_memory()) if failed else None,
         }
@@ -100,6 +104,14 @@ class ExitReports:
         fault = probe_folder(self._site.run.path)
         if fault:
             self._on_full(f"{fault}.")
+
+
+def _find_place(attempt: LocalAttempt, rank: int, error: dict[str, Any] | None) -> str | None:
+    """Where it raised; else where it was when it was told to end, which of one that had raised is only its way out."""
+    from gangline.agent.watch.places import decide_raised  # noqa: PLC0415 - as above
+
+    raised = decide_raised(str(error["traceback"] or "")) if error is not None else ""
+    return raised or (attempt.last_look.place(rank) if attempt.last_look is not None else None)
 
 
 def _new_oom_kills(attempt: LocalAttempt) -> int:

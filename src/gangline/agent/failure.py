@@ -9,9 +9,10 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import Any
 
-__all__ = ["describe", "write_failure"]
+__all__ = ["describe", "write_failure", "write_left"]
 
 _TRACEBACK_CHARS = 16_000
 _MESSAGE_CHARS = 4_000
@@ -21,8 +22,11 @@ _RECURSION_LIMIT = 1000
 """What describing an error takes, and more than a script may have left to itself."""
 
 
-def write_failure(path: str, error: BaseException) -> None:
+def write_failure(path: str, error: BaseException, callers: "Sequence[tuple[str, int, str]]" = ()) -> None:
     """Describe the exception in `path`, by rename. Never raises: a rank must end as it would without us.
+
+    Args:
+        callers: where it was raised, of one that holds no frames; as for `write_left`.
 
     Not for a KeyboardInterrupt: imports would make the interpreter forget to end by SIGINT, and that signal says all.
     """
@@ -33,7 +37,9 @@ def write_failure(path: str, error: BaseException) -> None:
         sys.setrecursionlimit(max(limit, _RECURSION_LIMIT))
         import json  # noqa: PLC0415 - only a rank that fails pays for it
 
-        text = json.dumps(describe(error))
+        described = describe(error)
+        described["traceback"] = _render_callers(callers) + str(described["traceback"])
+        text = json.dumps(described)
         temporary = f"{path}.{os.getpid()}.tmp"
         with open(temporary, "w", encoding="utf-8") as file:
             file.write(text)
@@ -42,6 +48,38 @@ def write_failure(path: str, error: BaseException) -> None:
         os.write(2, f"gangline: could not describe the error in {path}: {trouble!r}\n".encode("utf-8", "replace"))
     finally:
         sys.setrecursionlimit(limit)
+
+
+def write_left(path: str, status: object, callers: "Sequence[tuple[str, int, str]]") -> None:
+    """Note in `path` that a rank leaves without an exception: `{"time", "code", "traceback"}`. Never raises.
+
+    Args:
+        status: what `sys.exit` was given; "": it was not called, and `code` is null.
+        callers: file, line and function from which it was called, the innermost first.
+    """
+    try:
+        import json  # noqa: PLC0415 - a rank that ends pays for it, once
+        import time  # noqa: PLC0415 - as above
+
+        code = 0 if status is None else int(status) & 0xFF if isinstance(status, int) else None
+        left = {"time": time.time(), "code": code, "traceback": _render_callers(callers)}
+        with open(path, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(json.dumps(left))
+    except Exception:  # noqa: BLE001 - of a full disk, or of what the user has replaced; the end of the rank says enough
+        return
+
+
+def _render_callers(callers: "Sequence[tuple[str, int, str]]") -> str:
+    """As a traceback reads; "" for none."""
+    if not callers:
+        return ""
+    import linecache  # noqa: PLC0415 - only a rank that fails pays for it
+
+    lines = ["Traceback (most recent call last):"]
+    for file, number, function in reversed(callers):
+        code = linecache.getline(file, number).strip()
+        lines += [f'  File "{file}", line {number}, in {function}', *([f"    {code}"] if code else [])]
+    return "\n".join(lines) + "\n"
 
 
 def describe(error: BaseException) -> "dict[str, Any]":

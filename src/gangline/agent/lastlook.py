@@ -13,11 +13,13 @@ from pathlib import Path
 
 from gangline.agent.inject import STACKS_SIGNAL
 from gangline.agent.processes import send
+from gangline.agent.ranktree import read_state
 from gangline.rundir.layout import AttemptDir
 
-__all__ = ["LOOK_AGAIN_S", "LastLook"]
+__all__ = ["LOOK_AGAIN_S", "STOPPED", "LastLook"]
 
 LOOK_AGAIN_S = 0.002
+STOPPED = "stopped (SIGSTOP)"
 _PATIENCE_S = 0.1
 _MOST_BYTES = 1 << 18
 
@@ -33,10 +35,13 @@ class LastLook:
         from gangline.agent.watch.taking import handles_signal  # noqa: PLC0415 - a start needs none of it
 
         self._folder = folder
+        self._stopped = {rank for rank, pid in ranks.items() if read_state(pid) == "stopped"}
         self._deadline = time.monotonic() + _PATIENCE_S
         heading = f"\n# {time.strftime('%Y-%m-%dT%H:%M:%S%z')} as the attempt is ended\n"
         self._begins = {
-            rank: _append(folder.stacks(rank), heading) for rank, pid in ranks.items() if handles_signal(pid)
+            rank: _append(folder.stacks(rank), heading)
+            for rank, pid in ranks.items()
+            if rank not in self._stopped and handles_signal(pid)
         }
         self._sizes = dict(self._begins)
         self._waiting = set(self._begins)
@@ -52,7 +57,9 @@ class LastLook:
         return not self._waiting or time.monotonic() >= self._deadline
 
     def place(self, rank: int) -> str | None:
-        """`waiting in all_reduce (train.py:41)`, `in time.sleep (train.py:17)`; None where it did not answer."""
+        """`waiting in all_reduce (train.py:41)`, `in time.sleep (train.py:17)`, `STOPPED`; None: it did not answer."""
+        if rank in self._stopped:
+            return STOPPED
         if rank not in self._begins:
             return None
         from gangline.agent.watch.frames import parse_faulthandler, with_code  # noqa: PLC0415 - as above

@@ -21,7 +21,16 @@ from gangline.domain.traces import after_trace, find_error
 from gangline.rundir.files import read_json
 from gangline.rundir.layout import AttemptDir
 
-__all__ = ["LastStep", "decide_error", "decide_printed", "parse_record", "read_error", "read_last_step", "read_tail"]
+__all__ = [
+    "LastStep",
+    "decide_error",
+    "decide_printed",
+    "parse_record",
+    "read_error",
+    "read_last_step",
+    "read_left",
+    "read_tail",
+]
 
 _METRIC_BYTES = 16_384
 _MOST_RECORD_BYTES = 1 << 20
@@ -137,6 +146,22 @@ def parse_record(text: str) -> dict[str, Any] | None:
     with suppress(TypeError, ValueError):
         error["time"] = float(extra.get("timestamp", ""))
     return error
+
+
+def read_left(path: Path) -> dict[str, Any] | None:
+    """What a rank noted as its interpreter began to end: `{"time", "code", "error"}`; None where it noted nothing.
+
+    `error` says where `sys.exit` was called; it has no type, for nothing was raised that says more than the code.
+    """
+    try:
+        left = read_json(path)
+    except (OSError, GanglineError):  # cut off
+        return None
+    if left is None or not isinstance(left.get("time"), int | float):
+        return None
+    code, trace = left.get("code"), str(left.get("traceback") or "")
+    error = {"type": "", "message": "", "traceback": trace, "causes": [], "time": left["time"]} if trace else None
+    return {"time": left["time"], "code": code if type(code) is int else None, "error": error}
 
 
 def read_last_step(path: Path, attempt: int) -> LastStep:

@@ -37,6 +37,8 @@ def note_exited(attempt: Attempt, node: int, message: Mapping[str, Any], *, host
     for key in _EXITED_KEYS:
         setattr(record, key, message[key])
     record.ended = message["time"]
+    left = message["left"] or {}
+    record.left, record.left_code = left.get("time"), left.get("code")
     record.kernel_oom_kills = message["oom_kills"]
     record.memory = Memory(**message["memory"]) if message["memory"] else None
     return record

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gangline.agent.attempt import Attempt, Ending, Hang, RankRecord
-from gangline.agent.classify import Verdict, decide_port_taken, decide_verdict, exit_status, signal_name
+from gangline.agent.classify import Verdict, decide_port_taken, decide_verdict, exit_status, last_line, signal_name
 from gangline.agent.launchspec import LaunchSpec
+from gangline.agent.watch.places import render_ranks
 from gangline.domain.hints import hint_for
 from gangline.domain.phase import Budget, Reason
 from gangline.domain.restart import Repeated, RestartDecision, decide_restart
@@ -38,6 +39,7 @@ _NO_RANK_CODE = 71
 _RAISED_CODE = 1
 """Of a rank that an exception would have ended, had the platform not been faster."""
 _SAID_CHARS = 200
+_MOST_ABSENT = 3
 MOST_FREE_RETRIES = 5
 """How often a taken port is answered by another one, for nothing."""
 
@@ -124,7 +126,7 @@ def decide_lost_folder(path: str, message: str) -> Outcome:
 
 def render_result(attempt: Attempt, outcome: Outcome) -> dict[str, Any]:
     """The content of `result.json`."""
-    failure = attempt.first_failure() if outcome.outcome == "failed" else None
+    failure = attempt.culprit() if outcome.outcome == "failed" else None
     return {
         "version": 1,
         "attempt": attempt.number,
@@ -232,7 +234,8 @@ def _after_failure(launch: LaunchSpec, attempt: Attempt, standing: Standing) -> 
     end = failure.end()
     if decide_port_taken(end, attempt.master_port) and standing.free_retries < MOST_FREE_RETRIES:
         return _port_taken(attempt, failure)
-    code = _RAISED_CODE if failure.ended_by == "platform" else exit_status(failure.exit_code, failure.signal)
+    raised = failure.ended_by == "platform" and not failure.exit_code
+    code = _RAISED_CODE if raised else exit_status(failure.exit_code, failure.signal)
     return _failed(launch, attempt, explain_failure(launch, attempt, failure), exit_code=code, standing=standing)
 
 
@@ -243,11 +246,30 @@ def explain_failure(launch: LaunchSpec, attempt: Attempt, failure: RankRecord) -
     )
     left = attempt.left_early()
     if left is None or not failure.lost_a_peer:
-        return verdict
+        missing = _say_missing(attempt, failure)
+        return replace(verdict, message=f"{missing} {verdict.message}") if missing else verdict
     who = f"Rank {left.rank} on node {left.node} ({left.host})"
-    sentence = LEFT_EARLY.sentence.replace("another rank", f"rank {failure.rank}")
-    message = f"{who} {sentence}. {verdict.message}"
+    sentence = LEFT_EARLY.sentence.replace("ended with exit code 0", left.how_it_left)
+    message = (
+        f"{who} {sentence.replace('another rank', f'rank {failure.rank}')}{last_line(left.log_tail)}. {verdict.message}"
+    )
     return Verdict(reason=LEFT_EARLY.reason, message=message, signature=LEFT_EARLY.id, hint=LEFT_EARLY.hint)
+
+
+def _say_missing(attempt: Attempt, failure: RankRecord) -> str:
+    """Of a collective that timed out: who did not come to it, or who came to which; "" where it is not known."""
+    absent = [f"rank {one.rank} on node {one.node} ({one.host}), {one.place}" for one in attempt.absent(failure)]
+    if absent:
+        more = f" and {len(absent) - _MOST_ABSENT} more" if len(absent) > _MOST_ABSENT else ""
+        return f"Missing was {'; '.join(absent[:_MOST_ABSENT])}{more}."
+    places: dict[str, list[int]] = {}
+    for record in attempt.ranks.values() if failure.waited_in_vain else ():
+        if record.place and record.place.startswith("waiting"):
+            places.setdefault(record.place, []).append(record.rank)
+    if len(places) < 2:  # noqa: PLR2004 - different ones
+        return ""
+    said = [f"{render_ranks(ranks)} {where}" for where, ranks in sorted(places.items(), key=lambda one: len(one[1]))]
+    return f"The ranks were in different calls: {', '.join(said[:_MOST_ABSENT])}."
 
 
 def render_first_failure(failure: RankRecord, verdict: Verdict) -> dict[str, Any]:
@@ -337,7 +359,7 @@ def _render_failure(record: RankRecord) -> dict[str, Any]:
         "signal": record.signal,
         "signal_name": signal_name(record.signal),
         "time": record.failed_at,
-        "error_type": error.get("type"),
+        "error_type": error.get("type") or None,
         "error_message": error.get("message"),
         "traceback": error.get("traceback"),
         "causes": error.get("causes") or [],

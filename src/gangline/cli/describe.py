@@ -105,9 +105,7 @@ def describe_exit(exit_code: int | None, signal_name: str | None, signal: int | 
 
 def describe_failure(failure: FailureView, started: float | None) -> str:
     """`rank 2 (node 1, host gpu-7, pid 7): SIGKILL, 12s after the start, at step 120 of 200, in eval`."""
-    ended = failure["error_type"] and failure["signal_name"] in {"SIGTERM", "SIGKILL"}
-    # It had raised, and the platform was faster than its own end.
-    end = "raised" if ended else describe_exit(failure["exit_code"], failure["signal_name"], failure["signal"])
+    end = _describe_end(failure)
     after = f", {render_duration(failure['time'] - started)} after the start" if started is not None else ""
     host = f", host {visible(failure['host'])}" if failure["host"] else ""
     pid = f", pid {failure['pid']}" if failure["pid"] else ""
@@ -115,6 +113,17 @@ def describe_failure(failure: FailureView, started: float | None) -> str:
     at = "" if step is None else f", at step {step}{f' of {total}' if total else ''}"
     within = f", in {visible(phase)}" if phase else ""
     return f"rank {failure['rank']} (node {failure['node']}{host}{pid}): {end}{after}{at}{within}"
+
+
+def _describe_end(failure: FailureView) -> str:
+    if failure["error_type"] and failure["signal_name"] in {"SIGTERM", "SIGKILL"}:
+        return "raised"  # the platform was faster than its own end
+    if failure["exit_code"] is None and failure["error_type"] in _ENDS_BY_TYPE:
+        return _ENDS_BY_TYPE[failure["error_type"]]
+    return describe_exit(failure["exit_code"], failure["signal_name"], failure["signal"])
+
+
+_ENDS_BY_TYPE = {"Hang": "hung", "LeftEarly": "left"}
 
 
 def describe_attempt(attempt: AttemptView) -> str:

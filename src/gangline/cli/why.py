@@ -133,7 +133,8 @@ def _describe_end(rank: RankView) -> str:
     if rank["exit_code"] == 0:
         return _LEFT
     said = _IN_LIBRARY.sub("", visible(rank["error"] or describe_exit(rank["exit_code"], None, rank["signal"])))
-    return f"failed too: {said if len(said) <= _ERROR_CHARS else f'{said[:_ERROR_CHARS].rstrip()}…'}"
+    at = f", {visible(rank['place'])}" if rank["place"] else ""
+    return f"failed too{at}: {said if len(said) <= _ERROR_CHARS else f'{said[:_ERROR_CHARS].rstrip()}…'}"
 
 
 def _describe_place(ranks: Sequence[RankView]) -> str:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["after_trace", "find_error", "fold_trace"]
+__all__ = ["after_trace", "find_error", "find_place", "fold_trace"]
 
 _HEADER = "Traceback (most recent call last):"
 _PREFIX = re.compile(r"^\[rank\d+\]:? ?|^[^\S\n]+[|+] ?-*\+?-* ?", re.MULTILINE)
@@ -29,7 +29,8 @@ _LEFTOVER = re.compile(
     r"|(?:srun|slurmstepd|mpirun)\b"
 )
 """How lines begin that may follow a traceback although nobody got over it: of an interpreter that ends, of wrappers."""
-_FRAME = re.compile(r'^\s+File "([^"]*)", line \d+')
+_FRAME = re.compile(r'^\s+File "([^"]*)", line (\d+)')
+_FOLDERS = re.compile(r".*[/\\]")
 _FOREIGN = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](\w+)|[/\\]lib[/\\]python\d[\d.]*[/\\](?!site-|dist-)(\w+)|^<frozen ([\w.]+)"
 )
@@ -81,6 +82,15 @@ def after_trace(text: str) -> str | None:
     lines = plain[start + 1 :].split("\n")[1:]
     went_on = [line for line in lines if line and not _LEFTOVER.match(line)]
     return "\n".join(lines) if went_on else ""
+
+
+def find_place(text: str) -> str:
+    """`train.py:41`: the innermost frame of a traceback that is the user's own; "" where there is none."""
+    for line in reversed(text.splitlines()):
+        frame = _FRAME.match(line)
+        if frame is not None and _owner(line) is None:
+            return f"{_FOLDERS.sub('', frame[1])}:{frame[2]}"
+    return ""
 
 
 def fold_trace(text: str) -> list[str]:

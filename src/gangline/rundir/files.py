@@ -35,8 +35,12 @@ class Unreadable(GanglineError):
 
 
 def write_json(path: str | os.PathLike[str], obj: object, *, mode: int = 0o644, durable: bool = False) -> None:
-    """Write an object as UTF-8 JSON with a newline at its end; see `write_bytes`."""
-    write_text(path, json.dumps(obj, ensure_ascii=False) + "\n", mode=mode, durable=durable)
+    """Write an object as UTF-8 JSON with a newline at its end; see `write_bytes`.
+
+    Halves of surrogate pairs, as names of files hold that are no UTF-8, are written as JSON escapes them.
+    """
+    text = json.dumps(obj, ensure_ascii=False) + "\n"
+    write_bytes(path, text.encode("utf-8", "backslashreplace"), mode=mode, durable=durable)
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, mode: int = 0o644, durable: bool = False) -> None:

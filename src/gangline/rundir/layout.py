@@ -104,6 +104,10 @@ class AttemptDir:
         """Where PyTorch's `record` describes the exception of its function."""
         return self.path / f"rank-{rank:05d}.record.json"
 
+    def left(self, rank: int) -> Path:
+        """When its interpreter began to end without an exception; next to `error`, which tells of one."""
+        return self.path / f"rank-{rank:05d}.left.json"
+
     def stacks(self, rank: int) -> Path:
         return self.path / f"rank-{rank:05d}.stacks"
 

@@ -233,6 +233,8 @@ SLOW_END = """
         held = Slow()
         import atexit
         atexit.register(time.sleep, 600)
+        if way == "raised":
+            raise SystemExit("the real cause") from None
         sys.exit("the real cause")
     dist.all_reduce(torch.ones(1))
 """
@@ -240,7 +242,8 @@ SLOW_END = """
 
 @pytest.mark.torch
 @pytest.mark.parametrize(
-    ("way", "kind"), [("library", "ValueError"), ("exit", "SystemExit"), ("threads", "SystemExit")]
+    ("way", "kind"),
+    [("library", "ValueError"), ("exit", "SystemExit"), ("threads", "SystemExit"), ("raised", "LeftEarly")],
 )
 def test_a_rank_that_said_why_and_was_slow_to_go_is_to_blame(gang: Gang, way: str, kind: str) -> None:
     gang.script(SLOW_END)
@@ -253,7 +256,7 @@ def test_a_rank_that_said_why_and_was_slow_to_go_is_to_blame(gang: Gang, way: st
 
 @pytest.mark.torch
 def test_an_old_traceback_in_the_log_of_a_healthy_rank_is_no_blame(gang: Gang) -> None:
-    """Rank 0 loses its peer by itself; rank 1 had printed a traceback, got over it, and made steps."""
+    """Rank 0 waits in vain; rank 1 had printed a traceback, got over it, made steps, and sleeps."""
     gang.script("""
         import datetime, os, time, traceback
         import torch, torch.distributed as dist
@@ -273,7 +276,9 @@ def test_an_old_traceback_in_the_log_of_a_healthy_rank_is_no_blame(gang: Gang) -
         dist.all_reduce(torch.ones(1))
     """)
     result = gang.run_to_end(start="auto", stop={"failure_grace_s": 1.0})
-    assert (result["reason"], result["first_failure"]["rank"]) == ("hang", 0), result["message"]
+    failure = result["first_failure"]
+    assert (result["reason"], failure["rank"], failure["error_type"]) == ("hang", 1, "Hang"), result["message"]
+    assert result["message"].startswith("Missing was rank 1 on node 0"), result["message"]
 
 
 @pytest.mark.torch

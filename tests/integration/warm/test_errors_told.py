@@ -52,6 +52,37 @@ def test_what_ended_the_rank_is_described(bench, mode, script, kind, message):
 
 
 @BOTH
+@pytest.mark.parametrize(
+    ("script", "code", "place"),
+    [
+        ("import threading", None, None),
+        ("import sys\nsys.exit()", 0, None),
+        ("import sys\ndef stop():\n    sys.exit(256 + 7)\nstop()", 7, "line 3, in stop\n    sys.exit(256 + 7)\n"),
+        ("raise SystemExit(3)", None, None),
+        ("raise SystemExit('why')", None, None),
+        ("import atexit, os\natexit.register(os._exit, 5)\nimport sys\nsys.exit(2)", 2, "line 4, in <module>"),
+    ],
+)
+def test_a_rank_notes_that_it_leaves(bench, mode, script, code, place):
+    bench.write({"train.py": script})
+    rank = bench.rank("train.py")
+    assert bench.run(mode, rank).error is None
+    left = json.loads(Path(rank.error_path.replace(".error.", ".left.")).read_text())
+    assert left["code"] == code
+    assert left["time"] > 0
+    assert place in left["traceback"] if place else left["traceback"] == ""
+
+
+@BOTH
+@pytest.mark.parametrize("script", ["1 / 0", "import sys\nsys.exit('no data')", "import os\nos._exit(0)"])
+def test_a_rank_that_raised_or_went_without_a_word_has_not_left(bench, mode, script):
+    bench.write({"train.py": script})
+    rank = bench.rank("train.py")
+    bench.run(mode, rank)
+    assert not Path(rank.error_path.replace(".error.", ".left.")).exists()
+
+
+@BOTH
 def test_the_traceback_is_the_one_that_is_printed(bench, mode):
     bench.write(
         {

@@ -45,6 +45,16 @@ def test_a_rank_that_answers_is_where_its_dump_says(tmp_path: Path, monkeypatch)
     assert look.place(0) is None  # its interpreter was ending
 
 
+def test_a_rank_that_is_stopped_is_not_asked(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.setattr(lastlook, "read_state", lambda pid: "stopped" if pid == 5 else "runs")
+    monkeypatch.setattr(taking, "handles_signal", lambda _pid: True)
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _number: sent.append(pid))
+    look = LastLook(AttemptDir(tmp_path), {0: 5, 1: 6})
+    assert sent == [6]
+    assert look.place(0) == "stopped (SIGSTOP)"
+
+
 def test_nobody_waits_long_for_a_rank_that_says_nothing(tmp_path: Path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
     monkeypatch.setattr(taking, "handles_signal", lambda _pid: True)
     monkeypatch.setattr(os, "kill", lambda _pid, _number: None)

@@ -14,11 +14,25 @@ from gangline.agent.lastwords import (
     parse_record,
     read_error,
     read_last_step,
+    read_left,
     read_tail,
 )
 from gangline.rundir.layout import RunDir
 
 TRACE = 'Traceback (most recent call last):\n  File "x.py", line 1, in <module>\nValueError: bad\n'
+
+
+def test_what_a_rank_notes_as_it_leaves(tmp_path: Path) -> None:
+    path = tmp_path / "left.json"
+    assert read_left(path) is None
+    path.write_text('{"time": 7.5, "code": 0, "traceback": ""}')
+    assert read_left(path) == {"time": 7.5, "code": 0, "error": None}
+    path.write_text(json.dumps({"time": 7.5, "code": 3, "traceback": TRACE}))
+    error = {"type": "", "message": "", "traceback": TRACE, "causes": [], "time": 7.5}
+    assert read_left(path) == {"time": 7.5, "code": 3, "error": error}
+    for torn in ('{"time": 7.', "{}", '{"time": "x"}', "[]"):
+        path.write_text(torn)
+        assert read_left(path) is None
 
 
 def test_a_record_of_pytorch() -> None:

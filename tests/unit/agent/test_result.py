@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -218,6 +219,62 @@ def test_a_rank_that_left_the_others_early_is_the_one_to_look_at(make_launch: Ca
     made.ranks[3].ended_by = "self"
     made.ranks[3].ended = 11.2  # it ended well after the connection broke: nobody's early end
     assert outcome(make_launch(restarts=BUDGETS), made).reason is Reason.COMMUNICATION
+
+
+def test_a_rank_that_left_is_to_blame_however_slowly_it_went(make_launch: Callable[..., LaunchSpec]) -> None:
+    lost = {"type": "RuntimeError", "message": "[a/pair.cc:5] Connection closed by peer [::1]:4", "time": 2.0}
+    killed = {"exit_code": None, "signal": 15, "ended": 9.5, "ended_by": "platform"}
+    slow = record(3, left=1.9, log_tail="step 1\nno such split\n", **killed)
+    made = attempt(slow, record(0, exit_code=1, ended=8.5, error=lost), ending=FAILURE)
+    found = outcome(make_launch(restarts=BUDGETS), made)
+    assert (found.signature, found.reason, found.exit_code) == ("left_early", Reason.USER_ERROR, 1)
+    assert 'left its script while rank 0 still communicated with it; its last line is "no such split".' in found.message
+    shown = render_result(made, found)["first_failure"]
+    assert (shown["rank"], shown["signal"], shown["error_type"], shown["time"]) == (3, None, "LeftEarly", 1.9)
+    slow.left = 9.2  # it heard that it was to end
+    assert outcome(make_launch(restarts=BUDGETS), made).reason is Reason.COMMUNICATION
+    assert made.culprit() is made.ranks[0]
+    made.ranks[3] = record(3, ended=8.9, left=2.5)  # its end was seen late, but it began in time
+    assert outcome(make_launch(restarts=BUDGETS), made).signature == "left_early"
+    assert made.culprit() == replace(made.ranks[3], error=made.culprit().error)  # type: ignore[union-attr]
+
+
+def test_a_rank_that_was_about_to_exit_with_a_code_failed_by_it(make_launch: Callable[..., LaunchSpec]) -> None:
+    lost = {"type": "RuntimeError", "message": "[a/pair.cc:5] Connection closed by peer [::1]:4", "time": 2.0}
+    trace = 'Traceback (most recent call last):\n  File "/code/train.py", line 7, in <module>\n    sys.exit(7)\n'
+    error = {"type": "", "message": "", "traceback": trace, "causes": [], "time": 1.9}
+    killed = {"exit_code": None, "signal": 9, "ended": 9.5, "ended_by": "platform"}
+    slow = record(3, left=1.9, left_code=7, error=error, **killed)
+    made = attempt(slow, record(0, exit_code=1, ended=8.5, error=lost), ending=FAILURE)
+    found = outcome(make_launch(restarts=BUDGETS), made)
+    assert found.message == "Rank 3 on node 1 (h) failed with exit code 7, by sys.exit (train.py:7)."
+    assert found.exit_code == 7
+    shown = render_result(made, found)["first_failure"]
+    assert (shown["exit_code"], shown["signal"], shown["error_type"], shown["traceback"]) == (7, None, None, trace)
+
+
+def test_of_a_collective_that_timed_out_the_rank_that_did_not_come_is_named(
+    make_launch: Callable[..., LaunchSpec],
+) -> None:
+    vain = {"type": "RuntimeError", "message": "Timed out waiting 8000ms for recv operation to complete", "time": 8.0}
+    timed = {"exit_code": 1, "ended": 8.5, "error": vain}
+    killed = {"exit_code": None, "signal": 9, "ended": 9.5, "ended_by": "platform"}
+    ranks = [record(0, place="waiting in backward (t.py:5)", **timed), record(2, place="waiting in x", **killed)]
+    made = attempt(record(1, place="in time.sleep (data.py:17)", **killed), *ranks, ending=FAILURE)
+    found = outcome(make_launch(restarts=BUDGETS), made)
+    assert found.reason is Reason.HANG
+    assert found.message.startswith(
+        "Missing was rank 1 on node 0 (h), in time.sleep (data.py:17). Rank 0 on node 0 (h)"
+    )
+    shown = render_result(made, found)["first_failure"]
+    assert (shown["rank"], shown["error_type"], shown["error_message"]) == (1, "Hang", "in time.sleep (data.py:17)")
+    made.ranks[1] = record(1, place="waiting in barrier (t.py:3)", **timed)
+    made.ranks[2].place = "waiting in backward (t.py:5)"
+    found = outcome(make_launch(restarts=BUDGETS), made)
+    calls = "rank 1 waiting in barrier (t.py:3), ranks 0, 2 waiting in backward (t.py:5)"
+    assert found.message.startswith(f"The ranks were in different calls: {calls}. Rank 0")
+    made.ranks[1].place = made.ranks[0].place
+    assert outcome(make_launch(restarts=BUDGETS), made).message.startswith("Rank 0 on node 0 (h) waited in vain")
 
 
 def test_the_own_error_of_a_rank_counts_more_than_the_signal_that_ended_it(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gangline.domain.traces import after_trace, find_error, fold_trace
+from gangline.domain.traces import after_trace, find_error, find_place, fold_trace
 
 PLAIN = """step 1
 Traceback (most recent call last):
@@ -14,6 +14,13 @@ Traceback (most recent call last):
     raise ValueError("bad data")
 ValueError: bad data
 """
+
+
+def test_the_place_of_a_traceback_is_the_users_own() -> None:
+    assert find_place(PLAIN) == "train.py:7"
+    library = '  File "/v/lib/python3.11/site-packages/torch/x.py", line 3, in f\n    g()\n'
+    assert find_place(f'  File "C:\\\\code\\\\a.py", line 4, in main\n    x()\n{library}') == "a.py:4"
+    assert find_place(library) == find_place("") == ""
 
 
 def test_the_last_traceback_of_a_log() -> None:

@@ -14,6 +14,11 @@ def test_written_json_is_read_again_and_its_folder_is_made(tmp_path: Path) -> No
     assert [one.name for one in path.parent.iterdir()] == ["x.json"]
 
 
+def test_names_that_are_no_utf8_are_read_again(tmp_path: Path) -> None:
+    write_json(tmp_path / "x.json", {"message": "no such file: tr\udce4in.py"})
+    assert read_json(tmp_path / "x.json") == {"message": "no such file: tr\udce4in.py"}
+
+
 def test_the_mode_holds_from_the_first_moment(tmp_path: Path) -> None:
     write_json(tmp_path / "secret", {}, mode=0o600)
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _VARIABLE = "GANGLINE_INJECTED"
 _SEPARATOR = "\x1f"
+_MOST_FRAMES = 30
 
 
 def _read_settings() -> "dict[str, str]":
@@ -95,46 +96,86 @@ def _execute_helper(settings: "dict[str, str]") -> None:
 def _report_failure(error_path: str) -> None:
     """Describe what ends this process, as soon as it is known. What is printed, and by whom, does not change."""
     rank = os.getpid()
-    leaving: "list[tuple[object, FrameType]]" = []  # noqa: UP037 - not evaluated
+    leaving: "list[tuple[object, list[tuple[str, int, str]]]]" = []  # noqa: UP037 - not evaluated
     told: "list[int]" = []  # noqa: UP037 - not evaluated; no reference, as hooks outlive what scripts leave behind
-    exit_by = sys.exit
+    exit_by, exits, ident = sys.exit, _borrow("atexit"), _borrow("_thread").get_ident
+    thread = ident()
 
     def exit_and_tell(status: object = None, /) -> None:
         """Exit the interpreter by raising SystemExit(status)."""
-        if os.getpid() == rank:
-            says = status is not None and not isinstance(status, int)
-            leaving[:] = [(status, sys._getframe(1))] if says else []  # noqa: SLF001 - where it was called
-            if says:
-                be_first()
+        if os.getpid() == rank and ident() == thread:
+            leaving[:] = [(status, _find_callers() if status else [])]
+            exits.unregister(at_exit)
+            exits.register(at_exit)
+            _before_threads(tell_all if status else tell_alone)
         exit_by(status)  # type: ignore[arg-type]
 
     def tell() -> None:
         # The interpreter keeps the exception that it printed last. A SystemExit is not printed: only its call is known.
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        if os.getpid() == rank and (error is not None or leaving) and id(error) not in told:
+        says = bool(leaving) and not isinstance(leaving[0][0], int | None)
+        if os.getpid() == rank and (error is not None or says) and id(error) not in told:
             told.append(id(error))
             write = _load("failure.py")["write_failure"]
-            write(error_path, error or SystemExit(leaving[0][0]))  # type: ignore[operator]
+            write(error_path, *((error,) if error is not None else (SystemExit(leaving[0][0]), leaving[0][1])))  # type: ignore[operator]
+
+    def tell_all() -> None:
+        tell()
+        if os.getpid() == rank and not told:
+            told.append(-1)
+            _tell_left(error_path, *(leaving[0] if leaving else ("", [])))
+
+    def tell_alone() -> None:
+        if not _other_threads():  # they may be what this process is about
+            tell_all()
 
     def at_exit() -> None:
-        tell()
+        tell_all()
         leaving.clear()
 
-    def be_first() -> None:
-        # Threads that go on, and what libraries do at the end, may take longer than the other ranks have patience.
-        exits = _borrow("atexit")
-        exits.unregister(at_exit)
-        exits.register(at_exit)
-        before_threads = getattr(sys.modules.get("threading"), "_register_atexit", None)
-        if before_threads is not None:
-            try:  # noqa: SIM105 - contextlib would be imported for it
-                before_threads(tell)
-            except RuntimeError:  # the interpreter is ending already
-                pass
-
     sys.exit = exit_and_tell  # type: ignore[assignment]
-    _borrow("atexit").register(at_exit)
+    exits.register(at_exit)
+    _before_threads(tell_alone)
     _at_uncaught(tell)
+
+
+def _before_threads(tell: "Callable[[], None]") -> None:
+    """Threads that go on, and what libraries do at the end, may take longer than the other ranks have patience."""
+    register = getattr(sys.modules.get("threading"), "_register_atexit", None)
+    if register is not None:
+        try:  # noqa: SIM105 - contextlib would be imported for it
+            register(tell)
+        except RuntimeError:  # the interpreter is ending already
+            pass
+
+
+def _other_threads() -> bool:
+    """Whether the interpreter waits for threads before it ends."""
+    threading = sys.modules["threading"]
+    return any(not one.daemon and one is not threading.main_thread() for one in threading.enumerate())
+
+
+def _find_callers() -> "list[tuple[str, int, str]]":
+    """Who called `sys.exit`: file, line, function; innermost first. No frame is kept: each keeps its variables."""
+    frame: "FrameType | None" = sys._getframe(2)  # noqa: SLF001, UP037 - no `traceback`: scripts have not imported it
+    found: "list[tuple[str, int, str]]" = []  # noqa: UP037 - not evaluated
+    while frame is not None and len(found) < _MOST_FRAMES:
+        found.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return found
+
+
+def _tell_left(error_path: str, status: object, callers: "list[tuple[str, int, str]]") -> None:
+    """Note that the interpreter begins to end, which may take long: others may lose this rank before its end is seen.
+
+    Args:
+        status: what `sys.exit` was given; "": it was not called, so that the code is not known.
+    """
+    try:
+        write = _load("failure.py")["write_left"]
+        write(error_path.removesuffix(".error.json") + ".left.json", status, callers)  # type: ignore[operator]
+    except OSError:  # the bundle or the run's folder is gone: it leaves as it would without us
+        pass
 
 
 def _at_uncaught(tell: "Callable[[], None]") -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "main_thread",
     "parse_faulthandler",
     "parse_pyspy",
+    "parse_traceback",
     "render_threads",
     "thread_from_dict",
     "with_code",
@@ -22,6 +23,8 @@ __all__ = [
 
 _HEAD = re.compile(r"(Current thread|Thread) (0x[0-9a-f]+)(?: \[(.*)\])? \(most recent call first\):")
 _FRAME = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+_TRACED = re.compile(r'  File "(.*)", line (\d+), in (.*)')
+_HEADER = "Traceback (most recent call last):"
 _LIBRARY = re.compile(
     r"[/\\](site-packages|dist-packages|lib/python\d)|^<frozen|\.pyz[/\\]|[/\\]gangline[/\\]training[/\\]"
 )
@@ -78,6 +81,20 @@ def parse_faulthandler(text: str) -> list[Thread]:
     if name:
         threads.append(Thread(name=name, frames=tuple(frames)))
     return threads[-_MOST_THREADS:]  # the main thread is the last
+
+
+def parse_traceback(text: str) -> Thread | None:
+    """Where an exception was raised, from its traceback; None where it has no frames.
+
+    Of several that belong together, the last one counts: it is of the exception that got out.
+    """
+    frames: list[Frame] = []
+    lines = text.rpartition(_HEADER)[2].splitlines()
+    for line, below in zip(lines, [*lines[1:], ""], strict=False):
+        if found := _TRACED.fullmatch(line.rstrip()):
+            code = below.strip() if below.startswith("    ") else ""
+            frames.append(Frame(file=found[1], line=int(found[2]), function=found[3], code=code[:_LONGEST_CODE]))
+    return Thread(name="MainThread", frames=tuple(frames[-_MOST_FRAMES:][::-1])) if frames else None
 
 
 def parse_pyspy(text: str) -> list[Thread]:

@@ -10,9 +10,19 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gangline.agent.watch.frames import Frame, Thread, is_library, main_thread
+from gangline.agent.watch.frames import Frame, Thread, is_library, main_thread, parse_traceback
 
-__all__ = ["Finding", "Group", "Place", "RankView", "decide_finding", "decide_place", "group_ranks", "render_ranks"]
+__all__ = [
+    "Finding",
+    "Group",
+    "Place",
+    "RankView",
+    "decide_finding",
+    "decide_place",
+    "decide_raised",
+    "group_ranks",
+    "render_ranks",
+]
 
 _C10D = re.compile(r"torch[/\\]distributed[/\\](distributed_c10d|c10d_logger|_functional_collectives)\.py$")
 _WAITS: Sequence[tuple[str, str, str]] = (
@@ -138,6 +148,15 @@ def decide_place(threads: Sequence[Thread]) -> Place:
     if own is None:
         return Place(what=python[0].function if python else "", where="", waits=False)
     return _own_place(own, where)
+
+
+def decide_raised(traceback: str) -> str:
+    """Where a rank was when it raised: `waiting in barrier (train.py:7)`, `at train.py:7`; "" where nothing tells."""
+    thread = parse_traceback(traceback)
+    if thread is None:
+        return ""
+    place = decide_place([thread])
+    return place.told if place.waits else Place(what="", where=place.where, waits=False).told
 
 
 def group_ranks(views: Sequence[RankView]) -> tuple[Group, ...]:

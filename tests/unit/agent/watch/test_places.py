@@ -7,7 +7,7 @@ import json
 import pytest
 
 from gangline.agent.watch.frames import Frame, Thread, main_thread, parse_faulthandler, parse_pyspy, with_code
-from gangline.agent.watch.places import RankView, decide_finding, decide_place, render_ranks
+from gangline.agent.watch.places import RankView, decide_finding, decide_place, decide_raised, render_ranks
 
 _TORCH = "/venv/lib/python3.11/site-packages/torch"
 
@@ -33,6 +33,25 @@ def view(rank: int, text: str = ALL_REDUCE, state: str = "runs") -> RankView:
 
 
 SLEEP = thread(("/run/code/data.py", 17, "load", "time.sleep(600)"), ("/run/code/train.py", 3, "<module>", ""))
+
+
+def test_where_an_exception_was_raised():
+    trace = f"""Traceback (most recent call last):
+  File "/run/code/train.py", line 9, in <module>
+    dist.all_reduce(t)
+  File "{_TORCH}/distributed/c10d_logger.py", line 83, in wrapper
+    return func(*args, **kwargs)
+  File "{_TORCH}/distributed/distributed_c10d.py", line 3252, in all_reduce
+    work.wait()
+RuntimeError: Connection closed by peer
+"""
+    assert decide_raised(trace) == "waiting in all_reduce (train.py:9)"
+    own = (
+        'Traceback (most recent call last):\n  File "/c/a.py", line 3, in f\n    raise ValueError("x")\nValueError: x\n'
+    )
+    assert decide_raised(f"{own}\nDuring handling of the above exception, ...\n\n{trace}") == decide_raised(trace)
+    assert decide_raised(own) == "at a.py:3"
+    assert decide_raised("") == decide_raised("ValueError: x") == ""
 
 
 def test_a_dump_is_read_thread_by_thread():
