@@ -149,6 +149,7 @@ def test_cancel_of_agents_that_are_stopped_leaves_nothing(machine: Machine) -> N
     machine.wait_until_up()
     for pid in [*guardians(handle), *machine.agents()]:
         os.kill(pid, signal.SIGSTOP)
+    machine.backend = LocalBackend(machine.home, patience_s=10 * DEADLINE_S)  # nobody waits for who cannot hear
     machine.backend.cancel(handle)
     machine.wait_until_gone(handle)
     wait_for(lambda: of_folder(machine.folder) == [])

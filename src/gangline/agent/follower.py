@@ -16,6 +16,7 @@ from gangline.agent.gangwire import Connection, connect
 from gangline.agent.loop import Loop
 from gangline.agent.members import BEAT_S, silence_limit_s
 from gangline.agent.node import Node
+from gangline.agent.pulse import Pulse
 from gangline.agent.site import NEAR_THE_END, Journal, Site, complain, machine_id
 from gangline.rundir.files import Unreadable, read_json
 
@@ -45,6 +46,7 @@ class Follower:
     def __init__(self, site: Site, loop: Loop, *, advertised: str | None) -> None:
         self._site = site
         self._loop = loop
+        self._pulse = Pulse(loop)
         self._advertised = advertised
         self._machine = machine_id()
         limit_s = site.launch.stop.start_timeout_s + silence_limit_s(site.launch.nodes)
@@ -83,6 +85,7 @@ class Follower:
 
     def close(self) -> None:
         """Hang up."""
+        self._pulse.close()
         if self._connection is not None:
             self._connection.close()
 
@@ -148,7 +151,8 @@ class Follower:
             peer, self._loop, on_message=self._hear, on_closed=self._on_leader_lost, received=received
         )
         self._heard = time.monotonic()
-        self._loop.every(BEAT_S, self._beat)
+        self._loop.every(BEAT_S, self._look)
+        self._pulse.every(BEAT_S, self._beat)
 
     def _hear(self, message: dict[str, Any]) -> None:
         self._heard = time.monotonic()
@@ -160,12 +164,16 @@ class Follower:
             self._node.handle(message)
 
     def _beat(self) -> None:
+        if self._connection is not None:
+            self._connection.beat({"say": "beat"})
+
+    def _look(self) -> None:
+        """A leader that has been silent for too long is lost."""
         now = time.monotonic()
         if self._connection is None or self._connection.closed:
             return
         if self._loop.stalled_s > _STALL_S:  # this machine slept: nobody could have been heard
             self._heard = now
-        self._connection.send({"say": "beat"})
         if now - self._heard > silence_limit_s(self._site.launch.nodes):
             self._connection.close()
             self._on_leader_lost(f"nothing was heard of it for {now - self._heard:.0f} s")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
@@ -33,6 +34,10 @@ def parse_messages(data: bytes) -> tuple[list[dict[str, Any]], bytes]:
     if not all(isinstance(message, dict) for message in messages):
         raise ValueError("a message is not a JSON object")
     return messages, rest
+
+
+def _render(message: Message) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
 
 
 def same_token(given: object, expected: str) -> bool:
@@ -67,6 +72,7 @@ class Connection:
         self._loop = loop
         self._received = received
         self._unsent = b""
+        self._sending = threading.Lock()
         self.closed = False
         loop.watch(peer, self._serve)
         if received:
@@ -76,15 +82,25 @@ class Connection:
         """Hand a message to the peer; a peer that is gone is told of through `on_closed`, never from here."""
         if self.closed:
             return
-        self._unsent += json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        with self._sending:
+            self._unsent += _render(message)
         self._flush()
+
+    def beat(self, message: Message) -> None:
+        """Hand over a short message from another thread than the loop's; while others still wait, it is not needed."""
+        with self._sending:
+            if not self.closed and not self._unsent:
+                data = _render(message)
+                with suppress(OSError):  # seen by the loop's next read
+                    self._unsent = data[self._peer.send(data) :]  # a rest goes with what is sent next
 
     def close(self) -> None:
         """Hang up; `on_closed` is not called."""
         if not self.closed:
-            self.closed = True
-            self._loop.unwatch(self._peer)
-            self._peer.close()
+            with self._sending:
+                self.closed = True
+                self._loop.unwatch(self._peer)
+                self._peer.close()
 
     def drain(self, timeout_s: float) -> None:
         """Wait until the peer has taken everything, at most so long."""
@@ -124,7 +140,7 @@ class Connection:
                 self.on_message(message)
 
     def _flush(self) -> None:
-        with suppress(OSError):  # a broken connection is seen by the next read
+        with self._sending, suppress(OSError):  # a broken connection is seen by the next read
             sent = self._peer.send(self._unsent)
             self._unsent = self._unsent[sent:]
         self._loop.watch(self._peer, self._serve, writable=bool(self._unsent))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gangline.agent.attempt import Attempt
 from gangline.agent.foothold import Foothold
-from gangline.agent.life import LifeSign
+from gangline.agent.pulse import Pulse
 from gangline.agent.site import Site
 from gangline.agent.source import Looked, SourceTree
 from gangline.agent.storage import Resume, find_missing_outputs, resolve_resume
@@ -23,13 +23,13 @@ class Groundwork:
     """The files of one launch, as its leader looks at them before and after each attempt.
 
     Args:
-        life: shows that the leader lives while it reads large checkpoints.
+        pulse: shows that the leader lives while it reads large checkpoints and restores the source tree.
         fresh: no attempt has run in the tree yet.
     """
 
-    def __init__(self, site: Site, life: LifeSign, *, fresh: bool, warn: Callable[[str], None]) -> None:
+    def __init__(self, site: Site, pulse: Pulse, *, fresh: bool, warn: Callable[[str], None]) -> None:
         self._site = site
-        self._life = life
+        self._pulse = pulse
         self._warn = warn
         self._foothold = Foothold()
         self._foothold.hold(site.run.path)
@@ -55,7 +55,8 @@ class Groundwork:
     def prepare(self, attempt: Attempt) -> str:
         """Choose the checkpoint and put the source tree right; why the attempt must not start, or ""."""
         attempt.resume = self._choose_checkpoint(attempt.number)
-        looked = Looked() if self._source is None else self._source.look(attempt.number)
+        with self._pulse.busy():
+            looked = Looked() if self._source is None else self._source.look(attempt.number)
         for note in filter(None, (*attempt.resume.notes, looked.describe())):
             self._warn(note)
         return attempt.resume.refused or looked.refused
@@ -63,7 +64,7 @@ class Groundwork:
     def _choose_checkpoint(self, number: int) -> Resume:
         launch = self._site.launch
         try:
-            with self._life.busy():  # checking what large checkpoints hold takes its time
+            with self._pulse.busy():  # checking what large checkpoints hold takes its time
                 return resolve_resume(launch, number)
         except OSError as error:
             return Resume(refused=f"checkpoints in {launch.checkpoint.path} cannot be read: {error}")
@@ -72,7 +73,7 @@ class Groundwork:
         """From where an attempt of this number would go on; None: from the beginning, or nobody can tell."""
         launch = self._site.launch
         try:
-            with self._life.busy():
+            with self._pulse.busy():
                 return resolve_resume(launch, number).step
         except OSError as error:
             self._warn(f"Checkpoints in {launch.checkpoint.path} cannot be read: {error}.")

@@ -27,6 +27,7 @@ from gangline.agent.meeting import Meeting
 from gangline.agent.members import Member, Members
 from gangline.agent.node import Node
 from gangline.agent.preflight import Preflight
+from gangline.agent.pulse import Pulse
 from gangline.agent.reports import note_cleared, note_exited, note_ready, note_started
 from gangline.agent.site import EXIT_GOES_ON, EXIT_STORAGE, NEAR_THE_END, Site, machine_id
 from gangline.domain.errors import Transient
@@ -75,14 +76,15 @@ class Leader:
         self._node: Node | None = None
         self._full = ""
         """What cannot be written in the attempt that runs; "": everything can."""
+        self._pulse = Pulse(loop)
         self._members = members = Members(
-            launch, loop, on_joined=self._advance, on_message=self.hear, on_lost=self._on_agent_lost
+            launch, loop, self._pulse, on_joined=self._advance, on_message=self.hear, on_lost=self._on_agent_lost
         )
         self._assembly = Assembly(
             site, loop, members, warn=self._warn, fail=self._on_not_assembled, go_on=self._advance
         )
         self._life = LifeSign(site.run.launch(launch.launch).alive)
-        self._ground = Groundwork(site, self._life, fresh=self._number == 0, warn=self._warn)
+        self._ground = Groundwork(site, self._pulse, fresh=self._number == 0, warn=self._warn)
         self._preflight = Preflight(launch, warn=self._warn)
         self._meeting = Meeting(members, advertised)
         self._clock = AttemptClock(
@@ -101,7 +103,8 @@ class Leader:
         if self._launch.nodes > 1:
             self._members.listen(site.run.launch(self._launch.launch), machine=machine, advertised=self._advertised)
         self._life.begin()
-        self._loop.every(BEAT_S, self._beat)
+        self._pulse.every(BEAT_S, self._life.beat)
+        self._loop.every(BEAT_S, self._look_at_folder)
         control = ControlFile(site.run.control, self._launch.control_offset)
         Requests(
             control,
@@ -114,6 +117,7 @@ class Leader:
 
     def close(self) -> None:
         """Hang up on the followers."""
+        self._pulse.close()
         self._members.close()
         self._ground.close()
 
@@ -211,9 +215,8 @@ class Leader:
             attempt.ending = replace(attempt.ending, reason=Reason.NODE_LOST, message=message, nodes=lost)
         self._fail(Reason.NODE_LOST, message, nodes=lost)
 
-    def _beat(self) -> None:
-        """Show that the loop turns, and see whether anybody could still follow or stop the run."""
-        self._life.beat()
+    def _look_at_folder(self) -> None:
+        """See whether anybody could still follow or stop the run."""
         if self._ground.has_lost_all():
             self._loop.after(_LOOK_AGAIN_S, self._on_folder_lost)
 

@@ -7,9 +7,7 @@ has to be written. Standard library only.
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from gangline.agent.site import complain
@@ -21,7 +19,7 @@ _ROOM_BYTES = 64 * 1024
 
 
 class LifeSign:
-    """Shows that the leader's loop turns. Trouble with the file is told in the agent's log, and stops nothing."""
+    """Shows that the leader lives. Trouble with the file is told in the agent's log, and stops nothing."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -35,7 +33,7 @@ class LifeSign:
             complain(f"the sign of life {self._path} cannot be written: {error}")
 
     def beat(self) -> None:
-        """Touch it. A file that somebody has removed stays away: the server then waits for no sign."""
+        """Touch it, from any thread. A file that somebody has removed stays away: the server then waits for no sign."""
         with suppress(OSError):
             os.utime(self._path)
 
@@ -43,20 +41,3 @@ class LifeSign:
         """Let the room be used by others."""
         with suppress(OSError):
             os.truncate(self._path, 0)
-
-    @contextmanager
-    def busy(self) -> Iterator[None]:
-        """Beat beside, while the loop does something that may take minutes."""
-        done = threading.Event()
-
-        def beat_beside() -> None:
-            while not done.wait(BEAT_S):
-                self.beat()
-
-        thread = threading.Thread(target=beat_beside, name="gangline-life", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()

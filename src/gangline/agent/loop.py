@@ -43,6 +43,8 @@ class Loop:
         self._exit_code: int | None = None
         self.stalled_s = 0.0
         """How late the loop last was: large after this machine was suspended."""
+        self.turned = time.monotonic()
+        """When it last began to wait for something."""
 
     def watch(self, source: FileDescriptorLike, call: Callable[[], None], *, writable: bool = False) -> None:
         """Call whenever a file object or descriptor is readable (or, if asked, writable); replaces an earlier call."""
@@ -95,7 +97,7 @@ class Loop:
         """Serve until `stop`; the exit code that it was given."""
         while self._exit_code is None:
             wait_s = self._wait_s()
-            before = time.monotonic()
+            self.turned = before = time.monotonic()
             ready = self._selector.select(wait_s)
             self.stalled_s = time.monotonic() - before - wait_s
             for key, _ in ready:

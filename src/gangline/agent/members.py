@@ -15,6 +15,7 @@ from gangline.agent.addresses import LOOPBACK, is_loopback, own_addresses
 from gangline.agent.gangwire import Connection, Message, same_token
 from gangline.agent.launchspec import LaunchSpec
 from gangline.agent.loop import Loop
+from gangline.agent.pulse import Pulse
 from gangline.agent.site import complain
 from gangline.rundir.files import write_json
 from gangline.rundir.layout import LaunchDir
@@ -32,7 +33,7 @@ _MOST_STRANGERS = 256
 
 def silence_limit_s(nodes: int) -> float:
     """How long a peer may be silent before it counts as lost; large gangs get more time."""
-    return 20.0 + 0.05 * nodes
+    return 10.0 + 0.05 * nodes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -62,6 +63,7 @@ class Members:
         self,
         launch: LaunchSpec,
         loop: Loop,
+        pulse: Pulse,
         *,
         on_joined: Callable[[], None],
         on_message: Callable[[int, dict[str, Any]], None],
@@ -73,6 +75,7 @@ class Members:
         """Once the gang is complete nobody else is let in."""
         self._launch = launch
         self._loop = loop
+        self._pulse = pulse
         self._on_joined = on_joined
         self._on_message = on_message
         self._on_lost = on_lost
@@ -97,7 +100,8 @@ class Members:
         port = self._listener.getsockname()[1]
         where = {"host": offered[0], "port": port, "hosts": offered, "machine": machine}
         write_json(folder.leader, where)
-        self._loop.every(BEAT_S, self._beat)
+        self._loop.every(BEAT_S, self._look)
+        self._pulse.every(BEAT_S, self._beat)
 
     def dismiss(self) -> None:
         """Tell every follower that the launch is over."""
@@ -209,13 +213,18 @@ class Members:
             self._on_message(member.node, message)
 
     def _beat(self) -> None:
+        for member in list(self.by_node.values()):
+            if member.connection is not None:
+                member.connection.beat({"do": "beat"})
+
+    def _look(self) -> None:
+        """Who has been silent for too long is lost."""
         now = time.monotonic()
         for member in list(self.by_node.values()):
             if member.connection is None or member.connection.closed:
                 continue
             if self._loop.stalled_s > _STALL_S:  # this machine slept: nobody could have been heard
                 member.heard = now
-            member.send({"do": "beat"})
             if now - member.heard > silence_limit_s(self._launch.nodes):
                 member.connection.close()
                 self._lose(member, f"nothing was heard of it for {now - member.heard:.0f} s")

@@ -14,6 +14,7 @@ from typing import Any
 
 from gangline.control.facts import (
     END_PATIENCE_S,
+    LOST_PATIENCE_S,
     NO_PLACE,
     STOP_MARGIN_S,
     STOPPED_EXIT_CODE,
@@ -111,7 +112,7 @@ def _after_end(facts: Facts) -> list[Step]:
         return [Submit() if facts.newest is not None or facts.was_prepared else Change(changes=NO_PLACE)]
     if facts.gone:
         return [Change(changes=NO_PLACE)] if facts.confirmed_gone else []
-    if run.ended is not None and facts.now - run.ended > END_PATIENCE_S:
+    if run.ended is not None and facts.now - run.ended > _patience_s(facts.newest):
         return [Cancel(why="The run is over, but its agents linger.")]
     return []
 
@@ -177,9 +178,15 @@ def _relaunch(facts: Facts, attempt: AttemptRow) -> list[Step]:
         steps.append(
             Move(phase=_between(attempt), reason=reason, message=message, changes={"told_attempt": attempt.number})
         )
-    if not facts.gone and facts.now - ended > END_PATIENCE_S:
+    if not facts.gone and facts.now - ended > _patience_s(attempt):
         steps.append(Cancel(why="The launch was to end for another one, but its agents linger."))
     return steps
+
+
+def _patience_s(attempt: AttemptRow | None) -> float:
+    """How long the agents of an attempt that is over may linger."""
+    is_lost = attempt is not None and attempt.reason == Reason.NODE_LOST.value
+    return LOST_PATIENCE_S if is_lost else END_PATIENCE_S
 
 
 def _between(attempt: AttemptRow) -> Phase:

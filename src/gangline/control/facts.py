@@ -19,6 +19,7 @@ __all__ = [
     "END_PATIENCE_S",
     "EXIT_CODES",
     "LEADER_PATIENCE_S",
+    "LOST_PATIENCE_S",
     "NO_PLACE",
     "STOPPED_EXIT_CODE",
     "STOP_MARGIN_S",
@@ -37,9 +38,11 @@ STOP_MARGIN_S = 10.0
 """How much longer than its grace a stop may take before the launch is ended by force."""
 END_PATIENCE_S = 15.0
 """How long agents may linger after their result before they are ended by force."""
+LOST_PATIENCE_S = 3.0
+"""The same of the agents of a gang that has lost one: that one cannot hear that it is over, and the others can."""
 UNKNOWN_PATIENCE_S = 30.0
 """How long a backend may be silent about a launch before the run says so."""
-LEADER_PATIENCE_S = 60.0
+LEADER_PATIENCE_S = 30.0
 """How long a leader that has shown that it lives may then show nothing, before its launch is ended by force."""
 STOPPED_EXIT_CODE = 130
 EXIT_CODES: Mapping[Reason, int] = {

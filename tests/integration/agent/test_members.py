@@ -12,9 +12,11 @@ import pytest
 from gangline.agent import follower, members
 from gangline.agent.addresses import LOOPBACK
 from gangline.agent.follower import EXIT_LEADER_LOST, Follower
+from gangline.agent.gangwire import Connection, parse_messages
 from gangline.agent.launchspec import LaunchSpec
 from gangline.agent.loop import Loop
 from gangline.agent.members import Member, Members
+from gangline.agent.pulse import Pulse
 from gangline.agent.site import Site
 from gangline.domain.spec import EntryKind
 from gangline.rundir.layout import RunDir
@@ -52,7 +54,7 @@ def test_a_member_that_falls_silent_is_lost(tmp_path: Path) -> None:
     def seal() -> None:
         gang.sealed = True
 
-    gang = Members(LAUNCH, loop, on_joined=seal, on_message=lambda *_: None, on_lost=on_lost)
+    gang = Members(LAUNCH, loop, Pulse(loop), on_joined=seal, on_message=lambda *_: None, on_lost=on_lost)
     run = RunDir(tmp_path)
     gang.listen(run.launch(0), machine="m", advertised=LOOPBACK)
     where = json.loads(run.launch(0).leader.read_text())
@@ -80,6 +82,28 @@ def test_a_leader_that_falls_silent_is_lost(tmp_path: Path) -> None:
         assert loop.run() == EXIT_LEADER_LOST
         joining.close()
         silent.join()
+
+
+def test_a_beat_never_lands_inside_of_a_message() -> None:
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        here = socket.create_connection(listener.getsockname())
+        there, _ = listener.accept()
+    connection = Connection(here, Loop(), on_message=lambda _: None, on_closed=lambda _: None)
+    connection.beat({"say": "beat"})
+    large = {"say": "much", "text": "x" * (8 << 20)}
+    connection.send(large)
+    connection.beat({"say": "beat"})  # most of it is on its way: there is proof enough
+    received = b""
+    with there:
+        taker = threading.Thread(target=connection.drain, args=(30.0,))
+        taker.start()
+        while not received.endswith(b'"}\n') or len(received) < 8 << 20:
+            received += there.recv(1 << 20)
+        taker.join()
+        connection.close()
+        connection.beat({"say": "beat"})
+        assert there.recv(1) == b""
+    assert parse_messages(received) == ([{"say": "beat"}, large], b"")
 
 
 def _welcome_and_be_silent(leader: socket.socket) -> None:

@@ -1,5 +1,4 @@
 import os
-import time
 from pathlib import Path
 
 from gangline.agent.life import LifeSign
@@ -22,16 +21,3 @@ def test_a_sign_that_was_removed_is_not_made_again(tmp_path: Path) -> None:
     life.beat()
     life.give_room()
     assert not list(tmp_path.iterdir())
-
-
-def test_the_sign_goes_on_while_the_loop_is_busy(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("gangline.agent.life.BEAT_S", 0.001)
-    path = tmp_path / "leader.alive"
-    life = LifeSign(path)
-    life.begin()
-    with life.busy():
-        os.utime(path, (1, 1))
-        deadline = time.monotonic() + 30.0
-        while path.stat().st_mtime <= 1 and time.monotonic() < deadline:
-            time.sleep(0.001)
-        assert path.stat().st_mtime > 1

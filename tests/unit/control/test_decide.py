@@ -21,7 +21,8 @@ RUNNING = replace(STARTED, running=2.0)
 RESTARTS = replace(RUNNING, outcome="failed", reason="killed", message="Rank 1 died.", next="restart", ended=90.0)
 ENDS = replace(RESTARTS, next="end", exit_code=3)
 SUCCEEDS = replace(RUNNING, outcome="succeeded", next="end", exit_code=0, ended=90.0)
-RELAUNCHES = replace(RESTARTS, next="relaunch", reason="node_lost", budget="infrastructure", next_delay_s=4.0)
+RELAUNCHES = replace(RESTARTS, next="relaunch", reason="unhealthy_node", budget="infrastructure", next_delay_s=4.0)
+LOSES = replace(RELAUNCHES, reason="node_lost")
 PREEMPTS = replace(RELAUNCHES, outcome="preempted", reason="preempted")
 NEXT = replace(RUNNING, number=1)
 
@@ -81,6 +82,9 @@ TABLE = [
     ("wants another launch, agents live", facts(Phase.RUNNING, RELAUNCHES), [Phase.RESTARTING]),
     ("wants another launch, told already", facts(Phase.RESTARTING, RELAUNCHES), []),
     ("wants another launch, agents linger", facts(Phase.RESTARTING, RELAUNCHES, now=200.0), [Cancel]),
+    ("has lost a node, the others go", facts(Phase.RESTARTING, LOSES, now=92.0), []),
+    ("has lost a node, that cannot hear it", facts(Phase.RESTARTING, LOSES, now=94.0), [Cancel]),
+    ("over, having lost a node", facts(Phase.FAILED, replace(LOSES, next="end"), run={"ended": 96.0}), [Cancel]),
     ("wants another launch, agents gone", lost(Phase.RESTARTING, RELAUNCHES), [Change]),
     ("wants another launch, all at once", lost(Phase.RUNNING, RELAUNCHES), [Phase.RESTARTING]),
     ("preempted, agents live", facts(Phase.RUNNING, PREEMPTS), [Phase.PREEMPTED]),

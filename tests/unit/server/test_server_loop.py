@@ -94,7 +94,7 @@ def test_a_patience_that_no_leader_could_meet_is_refused(tmp_path, text):
     with pytest.raises(InvalidRequest, match="GANGLINE_SERVER_LEADER_PATIENCE"):
         Settings.from_env(environ)
     assert Settings.from_env({**environ, "GANGLINE_SERVER_LEADER_PATIENCE": "7"}).leader_patience_s == 7.0
-    assert Settings.from_env({"GANGLINE_HOME": str(tmp_path)}).leader_patience_s == 60.0
+    assert Settings.from_env({"GANGLINE_HOME": str(tmp_path)}).leader_patience_s == 30.0
 
 
 def test_when_a_node_is_avoided_is_a_setting(tmp_path):

@@ -157,7 +157,10 @@ class LocalBackend:
         return {index: self._observe_one(handle, boot) for index, handle in enumerate(handles)}
 
     def cancel(self, handle: Handle) -> None:
-        """Ask the agents to end their ranks; what is left after `patience_s` is killed. Returns at once."""
+        """Ask the agents to end their ranks; returns at once.
+
+        What is left after `patience_s` is killed, sooner where only agents are left that are stopped and hear nothing.
+        """
         if handle.data["boot_id"] != boot_id():
             return
         place = (handle.data["run_dir"], handle.data["launch"])
@@ -248,7 +251,7 @@ class LocalBackend:
     def _end(self, handle: Handle) -> None:
         """See to it that nothing of a launch is left."""
         deadline = time.monotonic() + self._patience_s
-        while (live := _live_agents(handle)) and time.monotonic() < deadline:
+        while (live := _live_agents(handle)) and time.monotonic() < deadline and not all(map(_is_stopped, live)):
             time.sleep(_PAUSE_S)
         _kill(live)
         while left := processes_of(_marks(handle)):
@@ -275,6 +278,12 @@ def _live_agents(handle: Handle) -> list[AgentProcess]:
     recorded = [AgentProcess(**raw) for raw in handle.data["agents"]]
     found = (agent if start_of(agent.pid) == agent.started else _holder(handle, agent) for agent in recorded)
     return [agent for agent in found if agent is not None]
+
+
+def _is_stopped(agent: AgentProcess) -> bool:
+    """Whether an agent, which its guardian has started, can hear nothing but SIGKILL."""
+    below = find_descendants(agent.pid)
+    return bool(below) and below[0].stopped
 
 
 def _holder(handle: Handle, agent: AgentProcess) -> AgentProcess | None:
