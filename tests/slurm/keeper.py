@@ -63,8 +63,9 @@ class Keeper:
     def run(self) -> None:
         os.chdir(self.folder)  # the path of a socket must be short
         control = socket.socket(socket.AF_UNIX)
-        control.bind("control")
+        control.bind("control.new")
         control.listen(16)
+        Path("control.new").rename("control")  # whoever sees it is heard
         self.selector.register(control, selectors.EVENT_READ, self._answer)
         with Path("users").open("r+") as users:
             while not self._abandoned(users.fileno()):

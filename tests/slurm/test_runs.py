@@ -49,6 +49,21 @@ def test_the_rank_that_failed_is_named(laptop: Laptop):
     assert (failure["rank"], failure["host"], failure["exit_code"]) == (1, "node02", 7)
 
 
+def test_what_can_never_start_is_refused_before_it_waits(laptop: Laptop):
+    (laptop.folder / "train.py").write_text("print('hello')")
+    for options, words in [
+        (("--partition", "mian"), ["no partition `mian`", "invalid partition", "Did you mean `main`?"]),
+        (("--partition", "spot", "--time-limit", "8d"), ["time limit of 7-00:00:00", "asks for 8-00:00:00"]),
+        (("--nodes", "5"), ["5 nodes", "has 4"]),
+        (("--gpus-per-node", "9"), ["no node with 9 gpu", "gpu:8"]),
+        (("--gres", "gpu:h100:1"), ["no node with 1 gpu of type h100", "--gres"]),
+        (("--gres", "tpu:1"), ["Invalid generic resource", "--gres"]),
+    ]:
+        said = laptop.refused("submit", "--pool", "lab", *options, "train.py")
+        assert all(word in said for word in words), said
+    assert json.loads(laptop.gangline("ps", "--json")) == [] or not laptop.cluster.ssh("squeue -h").stdout
+
+
 def test_a_removed_run_leaves_nothing_on_the_cluster(laptop: Laptop):
     run = laptop.submit("print('hello', flush=True)", "--nodes", "1")
     laptop.until(run, "succeeded")

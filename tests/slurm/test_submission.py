@@ -337,7 +337,8 @@ def test_what_slurm_may_take_yet_is_no_refusal(scene: Scene, said: str) -> None:
 
 
 def test_capacity_is_what_sinfo_says(scene: Scene) -> None:
-    lines = "a100|8|64|512000|gpu:a100:8(S:0-1)\na100|2|64+|512000+|gpu:8\ncpu|100|16|64000|(null)\nmotd 3\n"
+    a100 = "a100*|8|64|512000|gpu:a100:8(S:0-1)|1-00:00:00|1-8\na100*|2|64+|512000+|gpu:8|infinite|1-infinite\n"
+    lines = f"{a100}cpu|100|16|64000|(null)|infinite|1-infinite\nmotd 3\n"
     scene.stubs.answer("sinfo", out=lines)
     capacity = scene.backend.capacity()
     assert (capacity.nodes, len(capacity.devices), capacity.cpus) == (100, 80, 1600)

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from gangline.agent import bundle
-from gangline.backends.slurm.capacity import decide_capacity, decide_cpus
+from gangline.backends.slurm.capacity import decide_capacity, decide_cpus, in_partitions
 from gangline.backends.slurm.caretaker import Caretaker
 from gangline.backends.slurm.census import Census
 from gangline.backends.slurm.doctor import examine
+from gangline.backends.slurm.fitting import OVERRIDES, explain_partition, find_misfit
 from gangline.backends.slurm.gate import Gate
 from gangline.backends.slurm.link import Link
 from gangline.backends.slurm.lookup import find_job
@@ -34,6 +35,7 @@ from gangline.domain.errors import AuthFailed, BackendError, NoCapacity, Rejecte
 from gangline.domain.gang import Capability, Cleared, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
 from gangline.domain.naming import check_variable
 from gangline.domain.pool import Finding, PoolJob, PoolState, PoolStatus, SlurmPool
+from gangline.domain.spec import SlurmOptions
 from gangline.rundir.files import read_json, write_json
 from gangline.rundir.home import Home
 
@@ -44,6 +46,7 @@ _log = logging.getLogger(__name__)
 _HANDLE_VERSION = 1
 _SBATCH_S = 90.0
 _TEST_S = 10.0
+_QOS_FLAGS = ("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name,flags")
 _SCANCEL_S = 60.0
 _SETTLE_S = 30.0
 """How long a request whose answer was lost may still make a job; no second one is made before."""
@@ -153,10 +156,9 @@ class SlurmBackend:
             SpecInvalid: an option that sbatch must not be given.
             Transient, AuthFailed: the pool has to be asked, and does not answer.
         """
-        merge = merge_options if gang.slurm.script is None else merge_for_script
-        options = merge(self.pool.defaults, gang.slurm)
+        options = self._options(gang)
         check_options(options)
-        terms = self._terms(gang)
+        terms = self._terms(gang, options)
         folder = f"launches/{gang.launch:03d}"
         files = {
             f"{folder}/job.sh": render_job(gang, options, terms),
@@ -168,11 +170,20 @@ class SlurmBackend:
         """See `ports.Backend.check`: Slurm looks at the script without taking it. Waits for no connection to open."""
         if self._link.state().status is not PoolStatus.READY:
             return ""
+        kinds, options = self._census.kinds(), self._options(launch.gang)
         try:
             ran = self._link.run(("sbatch", "--test-only"), stdin=_script_of(launch).encode(), timeout_s=_TEST_S)
+            misfit = find_misfit(launch.gang, options, kinds, self.pool)
+            overrides = misfit is not None and OVERRIDES.search(self._link.run(_QOS_FLAGS, timeout_s=_TEST_S).out)
         except (Transient, AuthFailed):
             return ""
-        return parse_test(ran)
+        try:
+            said = parse_test(ran)
+        except Rejected as refused:
+            raise explain_partition(options, kinds, refused) from None
+        if misfit is not None and not overrides:
+            raise misfit
+        return said
 
     def submit(self, launch: Launch, *, key: str) -> Handle:
         """See `ports.Backend.submit`.
@@ -233,8 +244,14 @@ class SlurmBackend:
 
     # What a launch is made of
 
-    def _terms(self, gang: GangSpec) -> JobTerms:
-        cpus = decide_cpus(self.pool, self._census.kinds(), gpus=gang.gpus_per_node, ranks=gang.procs_per_node)
+    def _options(self, gang: GangSpec) -> SlurmOptions:
+        merge = merge_options if gang.slurm.script is None else merge_for_script
+        return merge(self.pool.defaults, gang.slurm)
+
+    def _terms(self, gang: GangSpec, options: SlurmOptions) -> JobTerms:
+        known = self._census.kinds()
+        kinds = in_partitions(known, options.partition) or known
+        cpus = decide_cpus(self.pool, kinds, gpus=gang.gpus_per_node, ranks=gang.procs_per_node)
         return JobTerms(
             run_dir=self.places(gang.run_id).run_dir,
             agent=f"{self.pool.work}/agents/{self._agent_name()}",

@@ -62,7 +62,7 @@ class Census:
 
     def _ask(self) -> None:
         try:
-            ran = self._link.run(render_sinfo(self._pool), timeout_s=_SINFO_S)
+            ran = self._link.run(render_sinfo(), timeout_s=_SINFO_S)
             kinds = parse_sinfo(ran.out) if ran.rc == 0 else []
             if kinds:
                 self._kinds, self._ask_at = tuple(kinds), self._monotonic() + _KNOWN_FOR_S
