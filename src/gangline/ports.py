@@ -148,6 +148,10 @@ class Backend(Protocol):
         """
         ...
 
+    def may_have_started(self, run_id: str, launch: int) -> bool:
+        """Whether a call of `submit` for this launch came so far that agents may exist; asks nobody."""
+        ...
+
     def observe(self, handles: Sequence[Handle]) -> Mapping[int, Observation]:
         """What is known of each launch, by its position in `handles`; one call for all.
 

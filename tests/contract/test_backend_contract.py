@@ -205,6 +205,16 @@ def start(harness: Harness, *, nodes: int = 1, key: str = "k") -> Handle:
     return harness.backend.submit(harness.backend.render(harness.gang(nodes=nodes)), key=key)
 
 
+def test_what_was_never_submitted_has_no_agents(harness: Harness) -> None:
+    gang = harness.gang()
+    assert not harness.backend.may_have_started(gang.run_id, gang.launch)
+    handle = start(harness)
+    harness.restart_server()
+    assert harness.backend.may_have_started(gang.run_id, gang.launch)
+    assert not harness.backend.may_have_started(gang.run_id, gang.launch + 1)
+    cancel_and_wait(harness, handle)
+
+
 def liveness(harness: Harness, handle: Handle) -> Liveness:
     if isinstance(harness, FarHarness):
         harness.backend.ferry()

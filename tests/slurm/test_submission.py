@@ -102,6 +102,7 @@ def test_a_job_is_made_from_files_alone(scene: Scene) -> None:
 def test_twice_with_one_key_is_one_job(scene: Scene) -> None:
     first = scene.submit()
     scene.backend = scene.new_backend()
+    assert scene.backend.may_have_started("llama-ft-7k3q", 0)
     assert scene.submit().data == first.data
     assert len(scene.stubs.jobs()) == 1
 
@@ -250,6 +251,7 @@ def test_without_a_controller_nothing_was_made(scene: Scene) -> None:
     launch = scene.prepared()
     with pytest.raises(Transient, match="controller"):
         scene.submit(launch)
+    assert not scene.backend.may_have_started("llama-ft-7k3q", 0)
     assert scene.submit(launch).data["job"] == "1001"
 
 

@@ -23,7 +23,9 @@ _PATIENCE_S = 30.0
 _PAUSE_S = 0.02
 _MOST_DESCRIPTORS = 256
 """An agent that has just begun holds a handful."""
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+_FOR_SCRIPTS = (signal.SIGURG, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
+"""What a batch script is sent ahead of its end: its agent passes them on, and no guardian may die of them."""
+_PASSED_ON = (signal.SIGTERM, signal.SIGINT, *_FOR_SCRIPTS)
 _EXIT_OF_SIGNAL = 128
 
 
@@ -41,6 +43,8 @@ def fork_agent(*, lock: int) -> int:
         _guard(agent, kept={lock, write}, mask=before)
     os.setsid()
     os.close(write)
+    for number in _FOR_SCRIPTS:  # where the agent has no use for them, they do it no harm
+        signal.signal(number, lambda _number, _frame: None)
     signal.pthread_sigmask(signal.SIG_SETMASK, before)
     adopt_orphans()
     return read
@@ -98,7 +102,6 @@ def _guard(agent: int, *, kept: set[int], mask: Collection[int]) -> NoReturn:
     try:
         for number in _PASSED_ON:
             signal.signal(number, lambda number, _frame: _pass_on(agent, number))
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         _let_go_of_all_but(kept)
         _, status = os.waitpid(agent, 0)

@@ -49,7 +49,6 @@ class Agent:
 
     def serve(self, advertised: str | None) -> int:
         """Serve until the launch is over; the exit code."""
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._probe.begin()
         actor = self._lead(advertised) if self._site.index == 0 else self._follow(advertised)
         try:

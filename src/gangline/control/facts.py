@@ -80,7 +80,7 @@ class Facts:
     """Since the last sign of life of the leader; time in which the server itself did not look is left out."""
     leader_patience_s: float = LEADER_PATIENCE_S
     was_prepared: bool = False
-    """`launch.json` of the launch exists: its agents may have been started, even without a handle."""
+    """Its backend may have been asked for the launch: its agents may exist, even without a handle."""
     policy: RestartPolicy = field(default_factory=RestartPolicy)
     stop: StopPolicy = field(default_factory=StopPolicy)
     saved_step: int | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gangline.control.losing import AT_FAULT
 from gangline.domain.errors import NotFound, nearest
 from gangline.domain.phase import Reason
 from gangline.ports import Backend, Clock
@@ -51,15 +52,18 @@ def result_marks(run: RunRow, attempt: AttemptRow, result: Mapping[str, Any], *,
 def closing_marks(run: RunRow, attempt: AttemptRow) -> list[NodeMark]:
     """The same of an attempt that the server has closed: its leader is gone without a word. Pure.
 
-    One that has left an exit code was well when it was told to end: it was another node that was lost.
+    One that has left an exit code was well when it was told to end: it was another node that was lost. Where the
+    backend says which machines have failed, they are the ones, and else that of the leader.
     """
     is_lost = attempt.outcome == "failed" and attempt.reason == Reason.NODE_LOST.value and attempt.next is None
     if attempt.exit_code is not None:
         return []
-    host = str(attempt.nodes[0].get("host") or "") if attempt.nodes else ""
-    if not is_lost or not host or attempt.ended is None:
+    if not is_lost or attempt.ended is None:
         return []
-    return [_mark(run, attempt, host, MarkKind.NODE_LOST, attempt.ended)]
+    by_backend = [node for node in attempt.nodes if AT_FAULT in node]
+    nodes = [node for node in by_backend if node[AT_FAULT]] if by_backend else attempt.nodes[:1]
+    hosts = [str(node.get("host") or "") for node in nodes]
+    return [_mark(run, attempt, host, MarkKind.NODE_LOST, attempt.ended) for host in hosts if host]
 
 
 def _by_failure(attempt: AttemptRow) -> dict[str, MarkKind]:

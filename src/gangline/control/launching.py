@@ -92,9 +92,11 @@ class Launcher:
             write_json(self._home.run(run.id).launch(run.launch).handle, handle)
         self._book.tell(run, launched.exclusion)
 
-    def was_prepared(self, run: RunRow) -> bool:
-        """Whether a backend may have been asked for the launch that `run` names."""
-        return self._home.run(run.id).launch(run.launch).spec.exists()
+    def was_prepared(self, run: RunRow, backend: Backend | None) -> bool:
+        """Whether agents of the launch that `run` names may exist; None: nobody knows its pool any more."""
+        if not self._home.run(run.id).launch(run.launch).spec.exists():
+            return False
+        return backend is None or backend.may_have_started(run.id, run.launch)
 
     def discard(self, run: RunRow) -> None:
         """Forget what was prepared for a launch of which the backend has started nothing."""

@@ -18,6 +18,7 @@ from gangline.domain.spec import OnTimeLimit
 from gangline.store.rows import AttemptRow, Move, RunRow
 
 __all__ = [
+    "AT_FAULT",
     "frozen",
     "knows_better",
     "lost",
@@ -29,6 +30,15 @@ __all__ = [
     "to_queue",
     "without_word",
 ]
+
+
+AT_FAULT = "at_fault"
+"""Key in the nodes of an attempt that was closed: whether the backend says that it was this one that failed."""
+_UNEXPLAINED = frozenset(
+    {None, Reason.USER_ERROR, Reason.ENVIRONMENT_MISMATCH, Reason.STORAGE, Reason.RENDEZVOUS_FAILED}
+)
+"""Reasons of a backend that leave it to the agents' words what was wrong."""
+_MOST_WORDS = 300
 
 
 def lost(facts: Facts) -> list[Step]:
@@ -85,7 +95,8 @@ def put_back(facts: Facts, cut: AttemptRow) -> list[Step]:
     message = f"The backend took the machines of attempt {cut.number} away, and queued its launch again{detail}."
     decision = decide_restart(facts.policy, facts.used, reason)
     outcome = "preempted" if preempted else "failed"
-    closed = [_closed(facts, cut, outcome, reason, message, decision.message)]
+    blamed = () if observation is None else observation.at_fault or ()
+    closed = [_closed(facts, _blame(cut, blamed), outcome, reason, message, decision.message)]
     text = f"{message} {sentence(decision.message)}"
     if not decision.restart:
         ended = {"ended": facts.now, "exit_code": exit_code_for(reason)}
@@ -204,7 +215,15 @@ def _close(facts: Facts, *, outcome: str, reason: Reason, message: str, restart_
     """The newest attempt of a launch that left no result, as far as the server can tell."""
     if facts.newest is None or facts.newest.outcome is not None:
         return []
-    return [_closed(facts, facts.newest, outcome, reason, message, restart_message)]
+    blamed = None if facts.observation is None else facts.observation.at_fault
+    return [_closed(facts, _blame(facts.newest, blamed), outcome, reason, message, restart_message)]
+
+
+def _blame(attempt: AttemptRow, hosts: Sequence[str] | None) -> AttemptRow:
+    """Note which of its nodes have failed; None: nobody knows."""
+    if hosts is None:
+        return attempt
+    return replace(attempt, nodes=[{**node, AT_FAULT: node.get("host") in hosts} for node in attempt.nodes])
 
 
 def _closed(
@@ -238,10 +257,18 @@ def _loss_message(facts: Facts, reason: Reason) -> str:
         said = f"The backend's time limit was reached. {said}"
     elif reason is Reason.BACKEND_REJECTED:
         said = f"The backend refuses the launch. {said}"
-    if reason is Reason.STORAGE:
+    if reason is Reason.STORAGE and facts.storage_fault:
         return f"{said}: {facts.storage_fault}."
-    words = f"\n{facts.agent_words.strip()}" if facts.agent_words.strip() else ""
-    return f"{said}{f' ({detail})' if detail else ''}.{words}"
+    return f"{said}{f' ({detail})' if detail else ''}.{_last_words(facts)}"
+
+
+def _last_words(facts: Facts) -> str:
+    """The last line that agents, or what was to become them, have left."""
+    told = None if facts.observation is None else facts.observation.reason
+    lines = [line.strip() for line in facts.agent_words.splitlines() if line.strip()]
+    if not lines or told not in _UNEXPLAINED:
+        return ""
+    return f' The last line of their log is "{lines[-1][:_MOST_WORDS]}".'
 
 
 def _gone(attempt: AttemptRow) -> str:

@@ -184,6 +184,8 @@ class Reconciler:
             self._store.change(run, {"unread": False})
         if run.phase is Phase.STOPPING and run.handle is None:
             self._hand_overs.withdraw(run.pool, launch_key(run))
+            if not self._may_have_begun(run):
+                self._launcher.discard(run)
         facts = self._facts(run, observation, watch, ingested)
         if run.phase is Phase.STOPPING and run.handle is not None and not facts.gone:
             self._ask_stop(run, watch, facts.grace_s)
@@ -237,7 +239,8 @@ class Reconciler:
         return backend is not None and capability in backend.capabilities
 
     def _may_have_begun(self, run: RunRow) -> bool:
-        return self._launcher.was_prepared(run) or self._hand_overs.is_under_way(run.pool, launch_key(run))
+        backend = self._backends.get(run.pool)
+        return self._launcher.was_prepared(run, backend) or self._hand_overs.is_under_way(run.pool, launch_key(run))
 
     def _saved_step(self, run: RunRow, attempts: Sequence[AttemptRow]) -> int | None:
         """Step of the newest checkpoint of the newest attempt."""
@@ -321,7 +324,7 @@ class Reconciler:
 
         if Capability.SHARED_FILES in backend.capabilities:
             return work()
-        is_new = not self._launcher.was_prepared(run)
+        is_new = not self._launcher.was_prepared(run, backend)
         return self._hand_overs.ask(run.pool, launch_key(run), work, is_new=is_new)
 
     def _backend(self, run: RunRow) -> Backend:

@@ -144,6 +144,9 @@ class Observation:
     reason: Reason | None = None
     """GONE, or back in its queue (PENDING after ALIVE), and the backend knows why; counts where no leader has left a
     result, or one that says no more than that it was told to end (`preempted`)."""
+    at_fault: Sequence[str] | None = None
+    """GONE: names of the machines that the backend says have failed the launch; (): some, and it does not say which;
+    None: it says nothing of machines."""
     ends_at: float | None = None
     """ALIVE: when the machines are taken back, by their own clock; inf: never; None: the backend does not say."""
     lost_nodes: Sequence[int] = ()

@@ -140,6 +140,10 @@ class FakeBackend:
             raise Transient("The fake backend did not answer", why="The launch may have been made all the same")
         return Handle(backend=self.name, version=1, data={"key": key})
 
+    def may_have_started(self, run_id: str, launch: int) -> bool:
+        gangs = [held.launch.gang for held in self.launches.values()]
+        return any((gang.run_id, gang.launch) == (run_id, launch) for gang in gangs)
+
     def observe(self, handles: Sequence[Handle]) -> dict[int, Observation]:
         return {index: self._observe_one(handle) for index, handle in enumerate(handles)}
 

@@ -85,6 +85,37 @@ def test_signals_reach_the_agent_through_its_guardian(gang: Gang) -> None:
     assert gang.result()["outcome"] == "preempted"
 
 
+@pytest.mark.parametrize("name", ["SIGUSR1", "SIGHUP"])
+def test_a_signal_that_a_batch_script_asked_for_reaches_it(gang: Gang, name: str) -> None:
+    gang.script(
+        f"""
+        #!/bin/bash
+        trap 'echo heard; exit 9' {name.removeprefix("SIG")}
+        echo up
+        while :; do sleep 0.05; done
+    """.lstrip("\n"),
+        "old.sbatch",
+    )
+    gang.start(procs_per_node=1, entry="./old.sbatch", entry_kind="command", batch={"script": "old.sbatch"})
+    gang.until_said("up\n")
+    gang.agents[0].send_signal(signal.Signals[name])
+    gang.agents[0].wait(30)
+    assert "heard\n" in gang.log()
+    assert (gang.result()["exit_code"], gang.result()["reason"]) == (9, "user_error")
+
+
+def test_a_signal_for_scripts_does_no_harm_to_others(gang: Gang) -> None:
+    gang.script("import os, time; print('up'); [time.sleep(0.02) for _ in iter(lambda: os.path.exists('go'), True)]")
+    gang.start(procs_per_node=1)
+    gang.until_said("up")
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP):
+        gang.agents[0].send_signal(number)
+        os.kill(gang.pid(0), number)
+    (gang.run.code / "go").touch()
+    assert gang.agents[0].wait(30) == 0
+    assert gang.result()["outcome"] == "succeeded"
+
+
 def test_the_next_launch_never_reuses_the_number_of_an_attempt(gang: Gang) -> None:
     gang.script("import os, time; print('up'); time.sleep(600 * (os.environ['GANGLINE_ATTEMPT'] == '0'))")
     gang.start(procs_per_node=1)

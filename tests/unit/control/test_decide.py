@@ -221,3 +221,21 @@ def test_the_backend_says_why_agents_were_told_to_end():
     known = replace(GONE, detail="Slurm job 3 ended as NODE_FAIL: a node of it failed")
     (queued,) = decide(lost(Phase.PREEMPTED, PREEMPTS, observation=known))
     assert queued.message == "Rank 1 died. Slurm job 3 ended as NODE_FAIL: a node of it failed."
+
+
+@pytest.mark.parametrize(
+    ("reason", "said", "ends_with"),
+    [
+        (None, "a\n\nValueError: x\n", 'left no result (job 3). The last line of their log is "ValueError: x".'),
+        (Reason.USER_ERROR, "the line failed", 'job 3). The last line of their log is "the line failed".'),
+        (Reason.NODE_LOST, "nvidia-smi cannot be asked", "left no result (job 3)."),
+        (Reason.STORAGE, "", "left no result (job 3)."),
+        (None, " \n", "left no result (job 3)."),
+    ],
+)
+def test_a_launch_without_a_word_is_told_of_in_sentences(reason, said, ends_with):
+    seen = replace(GONE, detail="job 3", reason=reason)
+    steps = decide(lost(Phase.RUNNING, RUNNING, observation=seen, agent_words=said))
+    [closed] = [one for step in steps for one in getattr(step, "attempts", ())][:1]
+    assert closed.message.endswith(ends_with)
+    assert "\n" not in closed.message

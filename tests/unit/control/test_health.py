@@ -1,13 +1,19 @@
 """What is remembered of machines, from results to the next launch, with a fake backend of several hosts."""
 
+from dataclasses import replace
+
 import pytest
 
 from gangline.control.adopt import adopt_runs
 from gangline.control.commands import Commands
+from gangline.control.decide import decide
+from gangline.control.facts import Facts
 from gangline.control.health import closing_marks, result_marks
 from gangline.control.reconcile import Reconciler
 from gangline.control.records import RunRecords
 from gangline.domain.errors import NotFound
+from gangline.domain.gang import Liveness, Observation
+from gangline.domain.phase import Phase
 from gangline.queue.health import HealthPolicy
 from gangline.store.rows import AttemptRow
 from gangline.store.store import Store
@@ -266,3 +272,17 @@ def test_what_a_result_has_against_machines(plant, keys, faults, expected):
 def test_a_result_that_makes_no_sense_has_nothing_against_anyone(plant, listed):
     run = plant.store.run(plant.submit())
     assert result_marks(run, attempt(**CHECKED), {"nodes_at_fault": listed}, now=100.0) == []
+
+
+@pytest.mark.parametrize(
+    ("failed", "expected"), [(None, {"h0"}), ([], set()), (["h2"], {"h2"}), (["h1", "h3"], {"h1", "h3"})]
+)
+def test_who_is_to_blame_for_a_launch_that_left_no_word(plant, failed, expected):
+    """Without a word of the backend the leader's machine; with one, those that it names, and nobody else."""
+    run = plant.store.run(plant.submit())
+    seen = Observation(liveness=Liveness.GONE, detail="Slurm job 3 ended as NODE_FAIL", at_fault=failed)
+    row = replace(attempt(outcome=None), reason=None)
+    running = replace(run, phase=Phase.RUNNING, handle={"backend": "fake"})
+    steps = decide(Facts(run=running, attempts=[row], observation=seen, confirmed_gone=True))
+    closed = [one for step in steps for one in getattr(step, "attempts", ())]
+    assert {mark.host for one in closed for mark in closing_marks(run, one)} == expected

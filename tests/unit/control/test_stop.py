@@ -1,5 +1,6 @@
 """Stops, at every place of a run's life."""
 
+from gangline.domain.errors import AuthFailed, Transient
 from gangline.rundir.journal import read_journal
 
 
@@ -202,3 +203,36 @@ def test_a_preempted_run_that_waits_for_its_agents_to_go_stops_at_once(plant):
     plant.tick(3)
     assert plant.phase(run) == "stopped"
     assert plant.store.run(run).handle is None
+
+
+def test_stop_of_a_run_that_never_reached_its_pool(site):
+    run = site.submit()
+    site.cluster.refuse(AuthFailed("Pool `a100` needs a login"), times=9)
+    for _ in range(3):
+        site.tick(after_s=20)
+        site.deliver()
+    assert "needs a login" in site.row(run).message
+    asked = len(site.cluster.submits)
+    site.commands.stop(run, grace_s=None, by="alice")
+    site.tick(3, after_s=20)
+    assert (site.phase(run), site.row(run).placement) == ("stopped", None)
+    assert not site.works
+    assert len(site.cluster.submits) == asked, "nobody has to be reached to know that there is nothing"
+
+
+def test_stop_of_a_run_that_may_have_reached_its_pool(site):
+    run = site.submit()
+    site.cluster.lose_answers()
+    site.tick()
+    site.deliver()
+    site.tick()
+    site.cluster.refuse(Transient("away"))
+    site.commands.stop(run, grace_s=None, by="alice")
+    for _ in range(2):
+        site.tick(after_s=20)
+        assert site.phase(run) == "stopping"
+        site.deliver()
+    site.tick(2)
+    assert len(site.cluster.cancels) == 1
+    site.see(2)
+    assert site.phase(run) == "stopped"

@@ -150,6 +150,10 @@ class LocalBackend:
         }
         return Handle(backend=self.name, version=_HANDLE_VERSION, data=data)
 
+    def may_have_started(self, run_id: str, launch: int) -> bool:
+        """By its record, which is begun before the first agent."""
+        return read_record(self._home.run(run_id).launch(launch)).key is not None
+
     def observe(self, handles: Sequence[Handle]) -> dict[int, Observation]:
         with self._lock:
             self._reap()

@@ -196,7 +196,7 @@ class SlurmBackend:
         gang = launch.gang
         if launch.backend != self.name or launch.commands != (self._sbatch(gang),):
             raise Rejected(f"Launch {gang.launch} of {gang.run_id} was not rendered by the pool `{self.pool.name}`")
-        note = self._home.run(gang.run_id).launch(gang.launch).path / "submitting.json"
+        note = self._note(gang.run_id, gang.launch)
         earlier = read_json(note)
         if earlier is not None and earlier["key"] != key:
             raise Rejected(f"Launch {gang.launch} of {gang.run_id} was submitted under another key")
@@ -212,6 +212,9 @@ class SlurmBackend:
         write_json(note, {"version": 1, "key": key, "tried": tried}, durable=True)
         job = self._run_sbatch(launch, note)
         return self._handle(gang, job, submitted=tried)
+
+    def may_have_started(self, run_id: str, launch: int) -> bool:
+        return self._note(run_id, launch).exists()
 
     def observe(self, handles: Sequence[Handle]) -> dict[int, Observation]:
         return dict(self._observer.observe(handles))
@@ -307,6 +310,10 @@ class SlurmBackend:
         why = self._gate.may_start(launch.gang, options, _script_of(launch))
         if why is not None:
             raise NoCapacity(why)
+
+    def _note(self, run_id: str, launch: int) -> Path:
+        """It is there from before `sbatch` is called until it is certain that there is no job."""
+        return self._home.run(run_id).launch(launch).path / "submitting.json"
 
     def _run_sbatch(self, launch: Launch, note: Path) -> str:
         """The id of the new job; where it is certain that there is none, the note is taken back."""

@@ -10,7 +10,7 @@ from gangline.backends.slurm.records import JobRecord
 from gangline.backends.slurm.states import Standing
 from gangline.domain.phase import Reason
 
-__all__ = ["Ending", "ExitMark", "describe_ending"]
+__all__ = ["Ending", "ExitMark", "describe_ending", "reason_of"]
 
 _LAUNCH_SIGNAL = 53
 """What Slurm says of a batch script whose output it could not open (`RaisedSignal:53`)."""
@@ -81,6 +81,12 @@ _BY_REASON: Mapping[str, tuple[Reason, str]] = {
     "BadConstraints": (Reason.BACKEND_REJECTED, "no node has what it asks for"),
     "SystemFailure": (Reason.NODE_LOST, "Slurm itself has failed"),
 }
+
+
+def reason_of(record: JobRecord) -> Reason | None:
+    """What the pending-or-end reason of Slurm's record stands for here."""
+    reason, _ = _BY_REASON.get(record.reason, (None, ""))
+    return reason
 
 
 def _how(record: JobRecord) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from gangline.backends.slurm.endings import ExitMark
@@ -15,6 +16,11 @@ CANCEL_NOTE = "cancel.json"
 """Written here before Slurm is asked to end a job: what Slurm then says of it was our own doing."""
 _JOB_LOG = "job.log"
 _LONGEST_MARK_BYTES = 200
+_BLAME_BYTES = 16_384
+_BLAME = re.compile(
+    r"^srun: error: (?:Node failure on ([\w.-]+)|Task launch for \S+ failed on node ([\w.-]+): .*)$", re.MULTILINE
+)
+"""Lists such as `node[02-03]` are left alone: then nobody is named."""
 
 
 def note_cancel(launch: LaunchDir, now: float) -> None:
@@ -39,6 +45,7 @@ def read_footprint(run: RunDir, number: int) -> Footprint:
         mark=_read_mark(launch),
         last_word=_last_word(run, number),
         alive_sign=_sign(launch),
+        blamed=_blamed(launch),
         has_log=_has_content(launch),
         is_cancelled=(launch.path / CANCEL_NOTE).exists(),
     )
@@ -65,6 +72,17 @@ def _last_word(run: RunDir, number: int) -> str:
     if result is None or result.get("launch") != number:
         return ""
     return str(result.get("next") or "")
+
+
+def _blamed(launch: LaunchDir) -> tuple[str, ...]:
+    try:
+        with (launch.path / _JOB_LOG).open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _BLAME_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return ()
+    return tuple(sorted({found[1] or found[2] for found in _BLAME.finditer(text)}))
 
 
 def _sign(launch: LaunchDir) -> int | None:

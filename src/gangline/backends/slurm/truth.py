@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from gangline.backends.slurm.endings import Ending, ExitMark, describe_ending
+from gangline.backends.slurm.endings import Ending, ExitMark, describe_ending, reason_of
 from gangline.backends.slurm.records import JobRecord
 from gangline.backends.slurm.states import Standing
 from gangline.backends.slurm.tokens import Token, job_name, parse_token
 from gangline.backends.slurm.waits import explain_wait
 from gangline.domain.gang import Liveness, Observation
+from gangline.domain.phase import Reason
 
 __all__ = [
     "Answers",
@@ -72,6 +73,8 @@ class Footprint:
     """What the leader's newest result of this launch says comes next: `end`, `relaunch`, `restart`; "" without one."""
     alive_sign: int | None = None
     """When the leader touched its sign of life last, by whatever clock; only its change counts."""
+    blamed: Sequence[str] = ()
+    """Machines that `srun` names in the job's log as failed."""
     has_log: bool = False
     """The job's log says something."""
     is_cancelled: bool = False
@@ -361,22 +364,35 @@ def _gone(claim: Claim, memory: Memory, record: JobRecord | None, footprint: Foo
         ending = describe_ending(
             claim.job, witness, mark=footprint.mark, log=claim.log, has_log=footprint.has_log, by=by
         )
-        return _render_gone(ending)
+        return _render_gone(ending, at_fault=_at_fault(witness, footprint))
     # The leader has said how it ended, and the job's exit code is the run's: it has no meaning of our own.
     bare = None if witness is None else replace(witness, exit_code=None, signal=None)
     ending = describe_ending(claim.job, bare, mark=None, log=claim.log, has_log=True, by=by)
     if footprint.last_word == "relaunch" and (ending.reason is not None or ending.preempted):
-        return _render_gone(ending)  # agents that are told to end don't know why; Slurm does
+        return _render_gone(
+            ending, at_fault=_at_fault(witness, footprint)
+        )  # agents that are told to end don't know why; Slurm does
     said = f" ({witness.state.name})" if witness is not None else ""
     detail = ending.detail if ending.cancelled else f"Slurm job {claim.job} has ended{said}"
     return Observation(liveness=Liveness.GONE, detail=detail, cancelled=ending.cancelled)
 
 
-def _render_gone(ending: Ending) -> Observation:
+def _at_fault(witness: JobRecord | None, footprint: Footprint) -> Sequence[str] | None:
+    """Slurm gives a whole job up for one node; that is seldom the leader's."""
+    if footprint.blamed:
+        return footprint.blamed
+    is_slurms_word = witness is not None and Reason.NODE_LOST in {witness.state.meaning.reason, reason_of(witness)}
+    return () if is_slurms_word else None
+
+
+def _render_gone(ending: Ending, *, at_fault: Sequence[str] | None) -> Observation:
+    is_silent = ending.reason is None and not ending.cancelled and not ending.preempted
+    by_node = bool(at_fault) and (is_silent or ending.reason is Reason.NODE_LOST)
     return Observation(
         liveness=Liveness.GONE,
-        detail=ending.detail,
+        detail=f"{ending.detail}; srun names {', '.join(at_fault or ())}" if by_node else ending.detail,
         cancelled=ending.cancelled,
         preempted=ending.preempted,
-        reason=ending.reason,
+        reason=Reason.NODE_LOST if by_node else ending.reason,
+        at_fault=at_fault,
     )

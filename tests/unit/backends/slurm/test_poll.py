@@ -403,3 +403,23 @@ def test_the_thread_polls_survives_and_ends(slurm, ferry, home):
     finally:
         poller.close()
     assert not any(thread.name == "slurm-poll-a100" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize(
+    ("log", "blamed"),
+    [
+        ("srun: error: Node failure on node03\nsrun: error: node02: task 0: Killed\n", ("node03",)),
+        (
+            "srun: error: Task launch for StepId=7.0 failed on node n-1.x: Communication connection failure\n",
+            ("n-1.x",),
+        ),
+        ("srun: error: Node failure on node[02-03]\n", ()),
+        ("Node failure on node03\nsrun: error: node02: task 0: Exited with exit code 3\n", ()),
+        ("", ()),
+    ],
+)
+def test_machines_that_srun_blames(home, log, blamed):
+    launch = home.run("one-7k3q").launch(0)
+    launch.path.mkdir(parents=True)
+    (launch.path / "job.log").write_text(log)
+    assert read_footprint(home.run("one-7k3q"), 0).blamed == blamed

@@ -543,3 +543,21 @@ def test_a_leader_that_wants_another_launch_waits_for_slurms_word():
     seen = case.poll(job("CANCELLED"), footprint)
     seen = case.poll(job("CANCELLED"), footprint) if seen.liveness is not Liveness.GONE else seen
     assert (seen.liveness, seen.cancelled) == (Liveness.GONE, True)
+
+
+@pytest.mark.parametrize(
+    ("record", "blamed", "reason", "at_fault"),
+    [
+        (job("NODE_FAIL"), (), Reason.NODE_LOST, ()),
+        (job("FAILED", reason="NodeDown"), (), Reason.NODE_LOST, ()),
+        (job("NODE_FAIL"), ("node03",), Reason.NODE_LOST, ("node03",)),
+        (job("FAILED", exit_code=233, signal=0), ("node03",), Reason.NODE_LOST, ("node03",)),
+        (job("FAILED", exit_code=7, signal=0), (), None, None),
+        (job("FAILED", exit_code=4, signal=0), (), Reason.NODE_LOST, None),
+        (job("TIMEOUT"), ("node03",), Reason.TIME_LIMIT, ("node03",)),
+    ],
+)
+def test_the_node_that_failed_is_named_and_no_other(record, blamed, reason, at_fault):
+    seen = Case().poll(record, Footprint(has_log=True, blamed=blamed))
+    assert (seen.reason, seen.at_fault) == (reason, at_fault)
+    assert ("; srun names node03" in seen.detail) == (bool(blamed) and reason is Reason.NODE_LOST)
