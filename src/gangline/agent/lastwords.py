@@ -92,7 +92,7 @@ def decide_error(written: Mapping[str, Any] | None, *, log: str, signal: int | N
     """From what a rank wrote of its exception, and the end of its log, to what it was. Pure."""
     if written is None:
         return _from_log(log, signal)
-    error = dict(written)
+    error: dict[str, Any] = _as_unicode(written)
     kind, message = str(error.get("type") or ""), str(error.get("message") or "")
     inner = find_error(message)
     if inner is None and _CARRIES_LOG.search(kind):
@@ -217,6 +217,15 @@ def _from_log(log: str, number: int | None) -> dict[str, Any] | None:
     if found is None or found["type"] in {"KeyboardInterrupt", "SystemExit"}:
         return None
     return {**found, "message": found["message"][:_MESSAGE_CHARS], "traceback": found["traceback"][-_TRACEBACK_CHARS:]}
+
+
+def _as_unicode(value: Any) -> Any:  # noqa: ANN401 - JSON
+    """What every reader can take: the text of an exception may hold half a character, or bytes of a file name."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, Mapping):
+        return {key: _as_unicode(one) for key, one in value.items()}
+    return [_as_unicode(one) for one in value] if isinstance(value, list) else value
 
 
 def _above(log: str, own: str) -> dict[str, Any] | None:

@@ -45,6 +45,7 @@ def become(request: "dict[str, Any]", kept: "Kept", gate: int) -> "dict[str, str
     for name in kept.own_modules:
         sys.modules.pop(name, None)
     _renew_state()
+    _renew_thread()
     _draw_anew(kept)
     _unfreeze_at_exit(kept)
     return dict(order["settings"])
@@ -108,6 +109,13 @@ def _renew_state() -> None:
     if (logging := loaded("logging")) is not None and (time := loaded("time")) is not None:
         nanoseconds = isinstance(getattr(logging, "_startTime", None), int)
         setattr(logging, "_startTime", time.time_ns() if nanoseconds else time.time())  # noqa: B010 - private, on purpose
+
+
+def _renew_thread() -> None:
+    """The number by which the kernel knows the main thread; Python before 3.13 keeps that of the parent in a fork."""
+    threading = sys.modules.get("threading")
+    if threading is not None and hasattr(threading, "get_native_id"):
+        threading.main_thread()._native_id = threading.get_native_id()  # noqa: SLF001 - there is no public way
 
 
 def _draw_anew(kept: "Kept") -> None:

@@ -332,6 +332,8 @@ def _nearest_file(word: str, folder: Path) -> str:
     here = folder / Path(word).parent
     base = Path(word).name
     siblings = [entry.name for entry in _scan(here) if _is_file(entry.path)]
+    if base in siblings:  # it is there, and cannot be run
+        siblings = [name for name in siblings if Path(name).suffix in _SUFFIXES]
     same_stem = [name for name in siblings if name in {f"{base}{suffix}" for suffix in _SUFFIXES}]
     close = same_stem or get_close_matches(base, siblings, n=1, cutoff=0.6)
     if close:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from gangline.client.answers import unreachable
 from gangline.client.client import API, Client
@@ -173,9 +172,11 @@ def _prepare(home: Home) -> None:
     try:
         home.create()
         owner = home.path.stat().st_uid
-        with (home.path / f".write-test-{os.getpid()}").open("wb") as probe:
-            probe.write(b"x" * 4096)
-        Path(probe.name).unlink()
+        probe = home.path / f".write-test-{os.getpid()}"
+        try:
+            probe.write_bytes(b"x" * 4096)
+        finally:
+            probe.unlink(missing_ok=True)
     except OSError as error:
         raise _unusable(home, error) from error
     if owner != os.geteuid():

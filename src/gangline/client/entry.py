@@ -191,11 +191,19 @@ def _suggest(wanted: str, manifest: Manifest, workdir: str) -> str:
     few = 8
     if len(shown) <= few:
         return (
-            nearest(posixpath.relpath(wanted, workdir), shown)
+            _nearest(posixpath.relpath(wanted, workdir), shown)
             if shown
             else f"There is no {suffix or 'such'} file in it at all."
         )
-    close = nearest(posixpath.relpath(wanted, workdir), shown)
+    close = _nearest(posixpath.relpath(wanted, workdir), shown)
     return (
         close if close.startswith("Did you mean") else "Check the path; it starts from the folder in which you submit."
     )
+
+
+def _nearest(wanted: str, shown: list[str]) -> str:
+    """As `nearest`; that both end in `.py` makes no likeness."""
+    by_stem = {posixpath.splitext(path)[0]: path for path in shown}
+    said = nearest(posixpath.splitext(wanted)[0], by_stem)
+    close = said.partition("`")[2].partition("`")[0]
+    return f"Did you mean `{by_stem[close]}`?" if close else f"Valid: {', '.join(sorted(shown))}."

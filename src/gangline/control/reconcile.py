@@ -32,14 +32,15 @@ from gangline.control.queueing import Queue
 from gangline.control.requests import ask_stop, tell_end
 from gangline.control.specs import Specs
 from gangline.control.watch import Watch
-from gangline.domain.errors import BackendError, GanglineError, NoCapacity, Rejected, Transient
+from gangline.domain.errors import BackendError, GanglineError, NoCapacity, Rejected, StorageFull, Transient
 from gangline.domain.gang import Capability, Handle, Liveness, Observation
 from gangline.domain.phase import TERMINAL, Phase, Reason
 from gangline.ports import Backend, Clock
 from gangline.queue.health import HealthPolicy
 from gangline.rundir.home import Home
 from gangline.rundir.layout import RunDir
-from gangline.rundir.space import STORAGE_WORDS, probe_folder
+from gangline.rundir.space import STORAGE_WORDS, describe_full, is_full, probe_folder
+from gangline.store.full import says_full
 from gangline.store.rows import AttemptRow, Move, NewEvent, RunRow
 from gangline.store.store import Store
 
@@ -100,9 +101,11 @@ class Reconciler:
         self._put_off: dict[str, int] = {}
         """Runs that the last look did not get to, in their order."""
         self._is_busy = False
+        self._unstored: Exception | None = None
 
     def tick(self) -> None:
         """Look at everything once. Trouble with one run is noted in its history and stops no other."""
+        self._unstored = None
         held = self._store.held_runs()
         seen = self._observe(held)
         until = self._clock.monotonic() + self._longest_look_s
@@ -125,6 +128,10 @@ class Reconciler:
     def busy(self) -> bool:
         """Whether anything is to be watched or waits for a place."""
         return self._is_busy
+
+    def unstored(self) -> Exception | None:
+        """What the disk of the store did not take in the newest tick; no run's history can say it."""
+        return self._unstored
 
     # load
 
@@ -307,12 +314,23 @@ class Reconciler:
         except OSError as error:
             self._retry(run, watch, error)
             if watch.tries >= _MOST_STORAGE_TRIES:
-                self._nothing_started(run, _failed(error, now, Reason.STORAGE))
+                self._nothing_started(run, _failed(self._not_written(run, error), now, Reason.STORAGE))
         else:
             if launched is not None:
                 watch.tries = 0
                 self._queue.went_well(run.pool)
                 self._launcher.note(run, launched)
+
+    def _not_written(self, run: RunRow, error: OSError) -> StorageFull | OSError:
+        """What a run failed of at its start: where there was no room, and what helps."""
+        if not is_full(error):
+            return error
+        path = self._home.run(run.id).path
+        return StorageFull(
+            "Nothing could be started",
+            why=describe_full(path, error),
+            fix=f"Make room, then `gangline resume {run.id}`",
+        )
 
     def _hand_over(self, run: RunRow) -> Launched | None:
         """The launch, once its backend has taken it; None while it is on its way."""
@@ -377,6 +395,8 @@ class Reconciler:
             return None
 
     def _note(self, run: RunRow, error: Exception) -> None:
+        if says_full(error):
+            self._unstored = error
         said, now = self._watch(run).said, self._clock.now()
         text = f"{type(error).__name__}: {error}"
         if now - said.get(text, -_SAY_AGAIN_S) < _SAY_AGAIN_S:

@@ -79,12 +79,15 @@ class RunFollower:
     logs: GangLogFollower
     after: int
     """`seq` of the last event that the reader has."""
+    trouble: Callable[[], str] = lambda: ""
+    """Why the server cannot do its work just now; "" while it can."""
     clock: Callable[[], float] = time.monotonic
     ended: bool = False
     _seen: RunSummary | None = None
     _version: object = None
     """Of all that is known of runs, as it was before it was looked at last."""
     _looked: float = float("-inf")
+    _trouble: str = ""
     _wait: _Wait = field(default_factory=_Wait)
 
     def poll(self) -> tuple[bytes, bool]:
@@ -114,6 +117,9 @@ class RunFollower:
                 self.after = event["seq"]
                 yield encode({"event": event})
             self._seen, self._version = seen, version
+        told, self._trouble = self._trouble, self.trouble()
+        if self._trouble and self._trouble != told:
+            yield encode({"waits": self._trouble})
         waits = self._wait.news(seen, self._looked)
         if waits:
             yield encode({"waits": waits})

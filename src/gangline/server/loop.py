@@ -5,9 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from pathlib import Path
 from typing import Protocol
 
-__all__ = ["ReconcileLoop", "Ticking"]
+from gangline.store.full import says_full
+
+__all__ = ["ReconcileLoop", "Ticking", "render_trouble"]
 
 _log = logging.getLogger(__name__)
 _AFTER_ERROR_S = 1.0
@@ -20,6 +23,17 @@ class Ticking(Protocol):
 
     def tick(self) -> None: ...
     def busy(self) -> bool: ...
+    def unstored(self) -> Exception | None: ...
+
+
+def render_trouble(error: Exception | None, home: Path) -> str:
+    """What people are told of `ReconcileLoop.trouble`; "" where there is none."""
+    if error is None:
+        return ""
+    why = str(getattr(error, "orig", None) or error).partition("\n")[0]
+    if says_full(error):
+        return f"The server cannot store anything in {home}: {why}. Gangs train on; all else waits until there is room."
+    return f"The server cannot look after its runs: {type(error).__name__}: {why}. `gangline server logs` has more."
 
 
 class ReconcileLoop:
@@ -36,11 +50,16 @@ class ReconcileLoop:
         self._wake = threading.Event()
         self._closing = False
         self._errors = 0
+        self._trouble: Exception | None = None
         self._thread: threading.Thread | None = None
 
     def poke(self) -> None:
         """Tick now: something was asked for."""
         self._wake.set()
+
+    def trouble(self) -> Exception | None:
+        """What kept the newest tick from being done, or from being stored; None: nothing did."""
+        return self._trouble
 
     def start(self, reconciler: Ticking) -> None:
         """Begin to tick, in a thread of its own."""
@@ -67,8 +86,9 @@ class ReconcileLoop:
         try:
             reconciler.tick()
             busy = reconciler.busy()
-        except Exception:  # noqa: BLE001 - recorded, and tried again: gangs must not depend on one odd run
-            self._errors += 1
+            self._trouble = reconciler.unstored()
+        except Exception as error:  # noqa: BLE001 - recorded, and tried again: gangs must not depend on one odd run
+            self._errors, self._trouble = self._errors + 1, error
             _log.exception("a look at the gangs failed, %d in a row", self._errors)
             return min(_MAX_AFTER_ERROR_S, _AFTER_ERROR_S * 2.0 ** min(self._errors - 1, 10))
         self._errors = 0

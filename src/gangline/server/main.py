@@ -38,7 +38,7 @@ from gangline.server.app import make_app
 from gangline.server.backends import Backends
 from gangline.server.clock import SystemClock
 from gangline.server.listener import Listener, bind
-from gangline.server.loop import ReconcileLoop
+from gangline.server.loop import ReconcileLoop, render_trouble
 from gangline.server.opening import end_when_damaged, open_store
 from gangline.server.parts import Parts, Stopping
 from gangline.server.pools import Pools
@@ -122,6 +122,7 @@ def serve(settings: Settings) -> None:
             stopping=stopping,
             owner=owner_name(),
             warnings=warnings,
+            trouble=lambda: render_trouble(loop.trouble(), home.path),
         )
         info = ServerInfo(pid=os.getpid(), port=socket_.getsockname()[1], version=VERSION, started=started, code=code)
         listener = Listener(make_app(parts, token=token), stopping=stopping, on_listening=lambda: _announce(home, info))

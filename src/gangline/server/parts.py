@@ -72,3 +72,5 @@ class Parts:
     """Who steers runs through the one token that there is."""
     warnings: tuple[str, ...] = ()
     """What people should know of how this server began."""
+    trouble: Callable[[], str] = lambda: ""
+    """Why nothing that the server decides can be stored, or looked at, just now; "" while all is well."""

@@ -102,7 +102,7 @@ def _add_follow(router: APIRouter, parts: Parts) -> None:
             offsets=_parse_offsets(offsets),
             begin=Begin(tail=tail, since=since),
         )
-        follower = RunFollower(run_id=run_id, runs=parts.commands, logs=logs, after=after)
+        follower = RunFollower(run_id=run_id, runs=parts.commands, logs=logs, after=after, trouble=parts.trouble)
         return StreamingResponse(follow_lines(follower, parts.stopping), media_type=_LINES)
 
 

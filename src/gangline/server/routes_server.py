@@ -46,7 +46,7 @@ def _health(parts: Parts) -> HealthView:
         "runs_live": live,
         "runs_queued": queued,
         "rss_bytes": _rss_bytes(),
-        "warnings": [*parts.warnings, *filter(None, [parts.pools.file()["fault"]])],
+        "warnings": [*parts.warnings, *filter(None, [parts.trouble(), parts.pools.file()["fault"]])],
     }
 
 

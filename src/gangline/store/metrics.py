@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from operator import itemgetter
 
 from sqlalchemy import Connection, select
 
@@ -45,7 +46,9 @@ def newest_values(conn: Connection, run_id: str, rank: int) -> dict[str, float |
 
 
 def chart_cells(conn: Connection, run_id: str, name: str, *, rank: int, buckets: int) -> list[Cell] | None:
-    """Everything that a chart shows of one metric, in order; from points where they are few, else from rollups.
+    """Everything that a chart shows of one metric, by step; from points where they are few, else from rollups.
+
+    Within an attempt training may log steps in any order (an evaluation that comes late).
 
     Points of an attempt from the first step of a later attempt on are superseded: training went back there and did
     them again.
@@ -64,7 +67,7 @@ def chart_cells(conn: Connection, run_id: str, name: str, *, rank: int, buckets:
     for row in found:
         parts.append(_rollup_cells(conn, row["id"], end) if stride is None else _exact(conn, row["id"], end, stride))
         end = row["min_step"] if end is None else min(end, row["min_step"])
-    return [cell for part in reversed(parts) for cell in part]
+    return sorted((cell for part in reversed(parts) for cell in part), key=itemgetter(0))
 
 
 def _exact(conn: Connection, series_id: int, end: int | None, stride: int) -> list[Cell]:

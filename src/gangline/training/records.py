@@ -29,7 +29,9 @@ def log(metrics: Mapping[str, SupportsFloat], *, step: int | None = None) -> Non
 def progress(step: int, total: int | None = None) -> None:
     """Say how far training is: `gangline.progress(step, total_steps)`, after each step. It tells slow from stuck."""
     records = session.writer()
-    records.add("p", f'"s":{records.whole(step, "step")},"n":{records.whole(total, "total")}')
+    whole = records.whole(total, "total")
+    known = "null" if whole.startswith(("0", "-")) else whole  # nothing can be a part of no steps
+    records.add("p", f'"s":{records.whole(step, "step")},"n":{known}')
 
 
 @contextlib.contextmanager

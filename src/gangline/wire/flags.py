@@ -92,7 +92,7 @@ def defaults_from_project(root: FilePath) -> dict[str, Any]:
         SpecInvalid: the file has an error.
     """
     path = root / DEFAULTS_FILE
-    return partial_from_yaml(path) if path.is_file() else {}
+    return partial_from_yaml(path, may_be_empty=True) if path.is_file() else {}
 
 
 _NODES = ("resources", "nodes")

@@ -52,17 +52,19 @@ def spec_from_yaml(path: FilePath) -> RunSpec:
     return _build_spec(partial_from_yaml(path), path.name)
 
 
-def partial_from_yaml(path: FilePath) -> dict[str, Any]:
+def partial_from_yaml(path: FilePath, *, may_be_empty: bool = False) -> dict[str, Any]:
     """What a YAML file sets, checked, under canonical keys; a layer for `merge_layers`.
 
     A relative checkpoint path in it starts from the folder of the file and comes out absolute.
 
+    Args:
+        may_be_empty: a file that holds nothing sets nothing, as a `gangline.yaml` that only marks the project's root.
     Raises:
         SpecInvalid: as `spec_from_yaml`, but nothing needs to be complete.
     """
     from gangline.wire.yaml_file import read_yaml  # noqa: PLC0415 - PyYAML costs 20 ms that most commands need not pay
 
-    raw, lines = read_yaml(path)
+    raw, lines = read_yaml(path, may_be_empty=may_be_empty)
     layer = read_spec(raw, Origin(path.name, lines, by_hand=True))
     checkpoint = layer.get("checkpoint") or {}
     if checkpoint.get("path") is not None:

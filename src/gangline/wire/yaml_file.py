@@ -28,11 +28,14 @@ _MAX_REPEATED = 10_000
 """Values that aliases may add to those that are written; a text counts once for each 100 characters begun."""
 
 
-def read_yaml(path: FilePath, *, example: str = "script: train.py") -> tuple[dict[str, object], dict[Path, int]]:
+def read_yaml(
+    path: FilePath, *, example: str = "script: train.py", may_be_empty: bool = False
+) -> tuple[dict[str, object], dict[Path, int]]:
     """The file's table, and the line (from 1) of every key in it.
 
     Args:
         example: a line that such a file may have.
+        may_be_empty: a file that holds nothing is an empty table.
     Raises:
         SpecInvalid: the file cannot be read, is no UTF-8, no YAML, empty, no table, or names a key twice.
     """
@@ -41,6 +44,8 @@ def read_yaml(path: FilePath, *, example: str = "script: train.py") -> tuple[dic
             f"{path} is a script, not a run file", fix=f"A script is named without -f: gangline submit {path}"
         )
     root = _compose(_read_text(path), path)
+    if root is None and may_be_empty:
+        return {}, {}
     if root is None:
         raise SpecInvalid(f"{path} is empty", fix=f"Write at least `{example}`, or leave the file out.")
     if not isinstance(root, MappingNode):

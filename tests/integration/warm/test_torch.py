@@ -11,7 +11,7 @@ import pytest
 pytestmark = [pytest.mark.integration, pytest.mark.torch]
 
 ALONE = """
-import json, os, sys, warnings
+import json, os, sys, threading, warnings
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -55,6 +55,7 @@ if __name__ == "__main__":
         "defaults": [str(torch.get_default_dtype()), torch.is_grad_enabled(), torch.cuda.is_initialized(), torch.cuda.is_available()],
         "filters": sorted(str(one) for one in warnings.filters),
         "environment": sorted(os.environ.items()),
+        "main thread": threading.main_thread().native_id == os.getpid(),
         "numpy": np.random.RandomState(3).rand(2).tolist(),
     }))
 """

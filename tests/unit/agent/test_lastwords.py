@@ -159,3 +159,18 @@ def test_an_error_that_was_got_over_is_none() -> None:
     verdict = decide_verdict(end)
     assert verdict.signature != "disk_full"
     assert 'failed with exit code 3; its last line is "recovered, going on".' in verdict.message
+
+
+@pytest.mark.parametrize("odd", [chr(0xD800), chr(0xDCFF)])
+def test_an_exception_that_holds_half_a_character_can_be_told(tmp_path: Path, odd: str) -> None:
+    folder = RunDir(tmp_path).attempt(0)
+    causes = [{"type": "OSError", "message": f"bad {odd}"}]
+    written = {"type": "ValueError", "message": f"bad {odd}", "traceback": f"x{odd}", "causes": causes, "time": 1.5}
+    folder.error(0).parent.mkdir(parents=True)
+    folder.error(0).write_text(json.dumps(written))
+    found = read_error(folder, 0, log="", signal=None, warn=pytest.fail)
+    assert found is not None
+    json.dumps(found, ensure_ascii=False).encode()
+    assert found["message"] == ascii(f"bad {odd}")[1:-1]
+    assert found["causes"][0]["message"] == found["message"]
+    assert found["time"] == 1.5

@@ -107,6 +107,7 @@ def test_a_named_python_is_the_one_that_runs(project: Path, monkeypatch: pytest.
         ("run.yaml", "`run.yaml` is no script", "gangline submit -f run.yaml"),
         ("run.sh", "`run.sh` is neither", "gangline submit -- bash run.sh"),
         ("tool", "`tool` is neither", "gangline submit -- ./tool"),
+        ("/etc/passwd", "`/etc/passwd` is neither", "gangline init"),
         ("sh -c true", "`sh` is a program, not a script", "gangline submit -- sh -c true"),
         ("-m train.py", "is a file, not a module", "-m train"),
         ("-m", "`-m` needs a module", "-m package.train"),

@@ -77,6 +77,7 @@ def test_entries_that_ranks_will_find(project, kind, entry, cwd):
     [
         ("script", "trian.py", "Did you mean `train.py`?"),
         ("script", "eval.py", "Did you mean `jobs/deep/eval.py`?"),
+        ("script", "xyz.py", "Valid: "),
         ("script", "pkg", "is a folder"),
         ("script", "../outside.py", "outside the project"),
         ("script", "/etc/passwd", "outside the project"),

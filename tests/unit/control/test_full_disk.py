@@ -1,5 +1,6 @@
 """Launches that are lost because their disk is full are not restarted for ever, and stops work without a database."""
 
+import contextlib
 import errno
 import sqlite3
 
@@ -79,3 +80,18 @@ def test_other_trouble_of_the_database_is_no_full_disk(plant, monkeypatch):
     monkeypatch.setattr(plant.store, "move", broken)
     with pytest.raises(OperationalError):
         plant.commands.stop(run, grace_s=None, by="alice")
+
+
+def test_what_the_disk_did_not_take_is_told_until_it_has_room(plant, monkeypatch):
+    run = plant.submit()
+    with monkeypatch.context() as patched:
+        patched.setattr(plant.store, "move", full_database)
+        patched.setattr(plant.store, "change", full_database)
+        patched.setattr(plant.store, "add_events", full_database)
+        with contextlib.suppress(OperationalError):
+            plant.tick()
+            assert "disk is full" in str(plant.reconciler.unstored())
+    plant.clock.advance(60)
+    plant.tick()
+    assert plant.reconciler.unstored() is None
+    assert plant.phase(run) == "starting"

@@ -480,6 +480,8 @@ def test_a_disk_that_stays_full_fails_the_run(plant, monkeypatch):
         plant.clock.advance(31)
     row = plant.store.run(run)
     assert (row.phase.value, row.reason.value) == ("failed", "storage")
+    assert f"{plant.home.run(run).path} cannot be written: No space left on device (" in row.message
+    assert f"`gangline resume {run}`" in row.message
 
 
 def test_launch_files_are_for_their_owner_alone(plant):

@@ -269,6 +269,16 @@ def test_the_stream_ends_after_the_last_byte_and_the_last_event(run_dir):
     assert rest[-1]["end"]["phase"] == "failed"
 
 
+def test_a_reader_is_told_once_why_the_server_cannot_go_on(run_dir):
+    commands, now = FakeCommands(), iter(range(100))
+    commands.runs["a"] = make_summary(id="a")
+    follower = make_follower(run_dir, commands, lambda: float(next(now)))
+    said = iter(["", "no room", "no room", "", "no room"])
+    follower.trouble = lambda: next(said)
+    told = [line["waits"] for _ in range(5) for line in lines_of(follower.poll()[0]) if "waits" in line]
+    assert told == ["no room", "no room"]
+
+
 @pytest.mark.parametrize("attempt", [None, 0])
 def test_that_an_attempt_starts_is_told_before_what_its_ranks_write(run_dir, attempt):
     commands, now = FakeCommands(), iter(range(100))

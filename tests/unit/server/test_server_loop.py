@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import errno
 import logging
 import threading
+from pathlib import Path
 
 import pytest
 
 from gangline.domain.errors import InvalidRequest
 from gangline.queue.health import HealthPolicy
 from gangline.rundir.home import Home
-from gangline.server.loop import ReconcileLoop
+from gangline.server.loop import ReconcileLoop, render_trouble
 from gangline.server.settings import Settings
 
 DEADLINE_S = 20.0
@@ -18,6 +20,7 @@ class Ticks:
     def __init__(self, *, fail: int = 0) -> None:
         self.count = 0
         self.fail = fail
+        self.refused: Exception | None = None
         self.ticked = threading.Semaphore(0)
 
     def tick(self) -> None:
@@ -28,6 +31,9 @@ class Ticks:
 
     def busy(self) -> bool:
         return False
+
+    def unstored(self) -> Exception | None:
+        return self.refused
 
     def wait(self) -> None:
         assert self.ticked.acquire(timeout=DEADLINE_S)
@@ -52,6 +58,19 @@ def test_an_error_is_logged_and_ends_nothing(caplog):
         ticks.wait()
     assert loop.close(patience_s=DEADLINE_S)
     assert "an odd run" in caplog.text
+
+
+def test_trouble_is_known_until_it_is_over():
+    loop, ticks = ReconcileLoop(busy_s=1, idle_s=1), Ticks(fail=1)
+    loop._tick(ticks)
+    assert "`gangline server logs`" in render_trouble(loop.trouble(), Path("/home"))
+    ticks.refused = OSError(errno.ENOSPC, "No space left on device")
+    loop._tick(ticks)
+    said = render_trouble(loop.trouble(), Path("/home"))
+    assert said.startswith("The server cannot store anything in /home: [Errno 28] No space left on device.")
+    ticks.refused = None
+    loop._tick(ticks)
+    assert render_trouble(loop.trouble(), Path("/home")) == ""
 
 
 def test_pauses_after_errors_grow_to_a_limit():

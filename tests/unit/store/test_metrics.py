@@ -142,3 +142,12 @@ def test_names_that_are_stored_as_one_are_one_series(store, logged):
     logged(points([0], [1.0], name="x" * 300), points([1], [2.0], name="x" * 301), points([2], [3.0], name="a\0"))
     logged(points([3], [4.0], name="x" * 400))
     assert store.newest_metrics("r-1") == {"x" * 200: 4.0, "a\N{REPLACEMENT CHARACTER}": 3.0}
+
+
+@pytest.mark.parametrize("buckets", [2, 1000])
+def test_steps_that_come_in_any_order_are_charted_by_step(store, logged, buckets):
+    steps = [*range(1, 600), -3, 5, 2, 700]
+    logged(points(steps, [float(step) for step in steps]))
+    cells = store.chart("r-1", "loss", rank=0, buckets=buckets)
+    assert [cell[0] for cell in cells] == sorted(cell[0] for cell in cells)
+    assert (cells[0][0], max(cell[1] for cell in cells)) == (-3, 700)

@@ -90,6 +90,12 @@ def test_a_project_without_defaults_has_none(tmp_path):
     assert defaults_from_project(tmp_path) == {}
 
 
+@pytest.mark.parametrize("text", ["", "# the project's root\n"])
+def test_a_file_that_only_marks_the_root_sets_nothing(tmp_path, text):
+    (tmp_path / "gangline.yaml").write_text(text)
+    assert defaults_from_project(tmp_path) == {}
+
+
 @pytest.mark.parametrize(
     ("below", "given", "sizes"),
     [
