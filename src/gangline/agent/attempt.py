@@ -176,6 +176,8 @@ class Attempt:
     stuck: dict[int, list[int]] = field(default_factory=dict)
     """Processes that even SIGKILL did not end, by node."""
     ending: Ending | None = None
+    supporting: frozenset[int] = frozenset()
+    """Ranks that are there for the others; those decide how the attempt ends."""
     noticed: float | None = None
     """When ranks were told that the time limit is near; wall clock."""
 
@@ -190,10 +192,18 @@ class Attempt:
         return self._nodes <= self.started_nodes
 
     def all_succeeded(self) -> bool:
-        """Every rank has ended by itself, with 0."""
+        """Every rank has ended by itself, with 0; those that only serve the others need not."""
+        return self.all_ended() and not any(record.failed for record in self.ranks.values())
+
+    def all_ended(self) -> bool:
+        """Every rank has ended, but those that only serve the others."""
         return len(self.ranks) == self.shape.world_size and all(
-            record.ended is not None and not record.failed for record in self.ranks.values()
+            record.ended is not None for record in self.ranks.values() if record.rank not in self.supporting
         )
+
+    def lost_support(self, record: RankRecord) -> bool:
+        """Whether this rank was to serve the others, and has left them; who was killed is blamed as any rank."""
+        return record.rank in self.supporting and record.signal is None and not self.all_ended()
 
     def must_end(self, pdb_rank: int | None) -> bool:
         """Some rank has failed, and no person is in the middle of debugging another one."""

@@ -22,7 +22,7 @@ from gangline.rundir.files import write_bytes
 
 __all__ = ["build", "bundle_name", "render_bundle"]
 
-PARTS = ("__init__.py", "domain", "rundir", "training", "agent", "bridge")
+PARTS = ("__init__.py", "ray.py", "domain", "rundir", "training", "agent", "bridge")
 _MAIN = """import sys
 
 if __name__ == "__main__":
@@ -68,9 +68,9 @@ def render_bundle() -> bytes:
 
 def _sources() -> Iterator[tuple[str, bytes]]:
     root = Path(__file__).parents[1]
-    files = [root / "__init__.py"]
-    for part in PARTS[1:]:
-        files.extend(sorted((root / part).rglob("*.py")))
+    files: list[Path] = []
+    for part in PARTS:
+        files.extend([root / part] if part.endswith(".py") else sorted((root / part).rglob("*.py")))
     for file in files:
         yield f"gangline/{file.relative_to(root).as_posix()}", file.read_bytes()
 

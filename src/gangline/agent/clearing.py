@@ -8,14 +8,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from gangline.agent.lastlook import LOOK_AGAIN_S, LastLook
 from gangline.agent.localattempt import LocalAttempt
 from gangline.agent.loop import Loop
-from gangline.agent.processes import find_descendants, is_python, reap, send
+from gangline.agent.processes import Process, find_descendants, is_python, reap, send
 from gangline.agent.site import Journal
 from gangline.agent.teardown import FAILURE, NOTICES, SUCCESS, Teardown, TreeView, notice_targets
 from gangline.domain.spec import NoticeSignal, StopPolicy
@@ -114,13 +114,15 @@ class Clearing:
             alive=alive,
             ranks=ranks,
             cooperative={pid for pid in ranks if attempt.folder.cooperative(attempt.ranks[pid].rank).exists()},
+            kept=_below(alive, attempt.supporters) if attempt.ranks else (),
             python={process.pid for process in alive if is_python(process.pid)} if notice else set(),
         )
 
     def _signal(self, attempt: LocalAttempt, teardown: Teardown, view: TreeView, now: float) -> None:
         orders = teardown.decide(view, now)
-        if teardown.cause == SUCCESS and signal.SIGTERM in orders.values():
-            self._warn(f"All ranks exited with 0 and left processes behind, which are ended: {sorted(orders)}.")
+        left = sorted(pid for pid, number in orders.items() if number == signal.SIGTERM and pid not in view.kept)
+        if teardown.cause == SUCCESS and left and not attempt.supporters:
+            self._warn(f"All ranks exited with 0 and left processes behind, which are ended: {left}.")
         for number in set(orders.values()):
             taken = send([pid for pid, ordered in orders.items() if ordered == number], number)
             if number == signal.SIGKILL and taken and now >= teardown.deadline and not attempt.killed:
@@ -149,6 +151,14 @@ class Clearing:
 
     def _warn(self, text: str) -> None:
         self._journal.write("warning", text=text)
+
+
+def _below(alive: Sequence[Process], roots: Collection[int]) -> set[int]:
+    found = set(roots)
+    for process in alive:  # parents come first
+        if process.parent in found:
+            found.add(process.pid)
+    return found if roots else set()
 
 
 def _note_log_ends(attempt: LocalAttempt) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gangline.agent.launchspec import LaunchSpec, Shape
 from gangline.agent.leaking import VISIBILITY_VARIABLES, scrub
-from gangline.domain.spec import Strategy
+from gangline.agent.strategies import rules_of
 from gangline.rundir.layout import RunDir
 
 __all__ = ["AttemptTerms", "render_rank_environment", "render_run_environment"]
@@ -28,7 +27,9 @@ class AttemptTerms:
     resume: str = ""
     """Absolute path of the checkpoint to start from, or ""."""
     cluster: Sequence[str] = ()
-    """`address:port` of every rank in order, for strategies that need the whole list; else empty."""
+    """`address:port` of every port that nodes have set aside for the strategy, by node in order."""
+    addresses: Sequence[str] = ()
+    """At which others reach each node, in order."""
 
 
 def render_rank_environment(
@@ -52,7 +53,7 @@ def render_rank_environment(
     env.update(render_run_environment(launch, terms, run_dir=run_dir))
     env["GANGLINE_NODE"] = str(terms.shape.node_of(rank))
     env.update(_devices(launch, terms.shape.node_of(rank)))
-    env.update(_strategy(launch, terms, rank))
+    env.update(rules_of(launch.strategy).environment(launch, terms, rank))
     env.setdefault("OMP_NUM_THREADS", str(_threads(launch, node_cpus)))
     if launch.unbuffered:
         env["PYTHONUNBUFFERED"] = "1"
@@ -131,30 +132,6 @@ def _devices(launch: LaunchSpec, node: int) -> dict[str, str]:
     # The ids are those of nvidia-smi, which counts by bus address; CUDA would count the fastest first.
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if variable == "CUDA_VISIBLE_DEVICES" else {}
     return {variable: ",".join(launch.devices_of(node)), **order}
-
-
-def _strategy(launch: LaunchSpec, terms: AttemptTerms, rank: int) -> dict[str, str]:
-    if launch.strategy is Strategy.JAX:
-        return {
-            **_jax_devices(launch, terms, rank),
-            "JAX_COORDINATOR_ADDRESS": f"{terms.master_addr}:{terms.master_port}",
-            "JAX_NUM_PROCESSES": str(terms.shape.world_size),
-            "JAX_PROCESS_ID": str(rank),
-        }
-    if launch.strategy is Strategy.TENSORFLOW:
-        task = {"type": "worker", "index": rank}
-        return {"TF_CONFIG": json.dumps({"cluster": {"worker": list(terms.cluster)}, "task": task})}
-    return {}
-
-
-def _jax_devices(launch: LaunchSpec, terms: AttemptTerms, rank: int) -> dict[str, str]:
-    """Each rank's share of its node's devices: a JAX process takes every device that it is not told to leave."""
-    node = terms.shape.node_of(rank)
-    devices, ranks = len(launch.devices_of(node)), terms.shape.ranks_of(node)
-    if not devices:
-        return {}
-    place, share = rank - ranks[0], max(1, devices // len(ranks))
-    return {"JAX_LOCAL_DEVICE_IDS": ",".join(str((place * share + at) % devices) for at in range(share))}
 
 
 def _threads(launch: LaunchSpec, node_cpus: int) -> int:

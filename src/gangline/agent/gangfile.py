@@ -56,7 +56,7 @@ def write_gang(site: Site, attempt: Attempt, members: Mapping[int, Member]) -> s
 
 
 def _render_cluster(attempt: Attempt, members: Mapping[int, Member]) -> list[str]:
-    """`address:port` of every rank that has set a port aside, in order."""
+    """`address:port` of every port that was set aside, by node in order."""
     addresses = {node: _address(members[node], attempt) for node in attempt.ready}
     return [f"{addresses[node]}:{port}" for node in sorted(attempt.ready) for port in attempt.ready[node]]
 
@@ -78,6 +78,7 @@ def render_start(attempt: Attempt, members: Mapping[int, Member]) -> Message:
         "resume_step": attempt.resume.step,
         "fresh": attempt.resume.fresh or None,
         "cluster": _render_cluster(attempt, members),
+        "addresses": [_address(members[node], attempt) for node in attempt.shape.nodes],
     }
 
 

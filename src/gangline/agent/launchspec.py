@@ -95,6 +95,8 @@ class LaunchSpec:
     """Visible devices of each node; shorter than `nodes` where the pool hands out none."""
     device_kind: str = ""
     cpus_per_rank: int | None = None
+    memory_bytes: int | None = None
+    """Of each node, where the run asks for so much."""
     checkpoint: CheckpointPolicy = field(default_factory=CheckpointPolicy)
     """Its `path` is absolute."""
     restarts: RestartPolicy = field(default_factory=RestartPolicy)
@@ -206,6 +208,7 @@ _PLAIN = (
     "unbuffered",
     "device_kind",
     "cpus_per_rank",
+    "memory_bytes",
     "snapshot_digest",
     "objects",
     "delay_s",

@@ -28,8 +28,9 @@ from gangline.agent.members import Member, Members
 from gangline.agent.node import Node
 from gangline.agent.preflight import Preflight
 from gangline.agent.pulse import Pulse
-from gangline.agent.reports import note_cleared, note_exited, note_ready, note_started
+from gangline.agent.reports import describe_lost_support, note_cleared, note_exited, note_ready, note_started
 from gangline.agent.site import EXIT_GOES_ON, EXIT_STORAGE, NEAR_THE_END, Site, machine_id
+from gangline.agent.strategies import WITH_COMPANY, rules_of
 from gangline.domain.errors import Transient
 from gangline.domain.phase import Reason
 
@@ -137,6 +138,7 @@ class Leader:
             "exited": self._take_exited,
             "cleared": note_cleared,
             "full": self._take_full,
+            "company": self._take_company,
             "checked": lambda _, node, said: self._preflight.take(node, said["results"]),
         }
         if message["say"] in {"activity", "pace", "stacks"}:
@@ -175,13 +177,29 @@ class Leader:
     def _take_exited(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
         record = note_exited(attempt, node, message, host=self._members.by_node[node].host)
         if attempt.ending is not None:
-            return
-        if attempt.must_end(self._launch.pdb_rank):
+            self._dismiss_company(attempt)
+        elif attempt.lost_support(record):
+            self._fail(Reason.COMMUNICATION, describe_lost_support(record))
+        elif attempt.must_end(self._launch.pdb_rank):
             self._end_failed(attempt, record)
         elif record.failed:
             self._warn(f"Rank {record.rank} has failed; the others are kept for the debugger.")
         else:
             self._watch.rank_ended(record.rank)
+
+    def _take_company(self, _attempt: Attempt, node: int, message: dict[str, Any]) -> None:
+        """What stands beside the ranks of a node cannot come, or is gone."""
+        self._fail(Reason(message["reason"]), f"Node {node} ({self._members.by_node[node].host}): {message['text']}.")
+
+    def _dismiss_company(self, attempt: Attempt) -> None:
+        """Ranks that were asked to end have all done so, or never began: what they may have needed for that can go."""
+        asked = attempt.ending is not None and attempt.ending.cause not in {"failure", "success"}
+        over = attempt.all_ended() or self._step is Step.START
+        if asked and over and self._launch.strategy in WITH_COMPANY:
+            grace_s = self._launch.stop.failure_grace_s
+            self._members.send(
+                {"do": "stop", "cause": "success", "grace_s": grace_s, "deadline": time.time() + grace_s}
+            )
 
     def _end_failed(self, attempt: Attempt, record: RankRecord) -> None:
         reason = Reason.STORAGE if self._full else None
@@ -248,7 +266,10 @@ class Leader:
             self._pause.cancel()
         number, self._number = self._number, self._number + 1
         shape = self._launch.shape(self._members.lost)
-        self._attempt = attempt = Attempt(number=number, launch=self._launch.launch, started=time.time(), shape=shape)
+        supporting = frozenset(filter(rules_of(self._launch.strategy).supports, range(shape.world_size)))
+        self._attempt = attempt = Attempt(
+            number=number, launch=self._launch.launch, started=time.time(), shape=shape, supporting=supporting
+        )
         self._step, self._full = Step.GATHER, ""
         fault = self._ground.make_folder(number)
         if self._node is not None:
@@ -354,6 +375,7 @@ class Leader:
         if self._step is not Step.GATHER:
             order = {"do": "stop", "cause": ending.cause, "grace_s": patience_s, "deadline": time.time() + patience_s}
             self._members.send(order)
+            self._dismiss_company(attempt)
         self._advance()
 
     def _finish(self, attempt: Attempt, ending: Ending) -> None:

@@ -14,6 +14,7 @@ from gangline.rundir.layout import AttemptDir
 
 if TYPE_CHECKING:
     from gangline.agent.lastlook import LastLook
+    from gangline.agent.strategies.company import Company
 
 __all__ = ["LocalAttempt", "LocalRank"]
 
@@ -26,6 +27,8 @@ class LocalRank:
     pid: int
     started: float
     ended: bool = False
+    supports: bool = False
+    """It is there for the others, and ends when they have ended."""
 
 
 @dataclass(slots=True)
@@ -49,8 +52,16 @@ class LocalAttempt:
     oom_kills: int | None = None
     """How often the kernel had killed for memory before it began."""
     logs: LogKeeper | None = None
+    company: Company | None = None
+    """What stands beside the ranks; None before it was started."""
     last_look: LastLook | None = None
     """Where the ranks were when a failure ended the attempt."""
+
+    @property
+    def supporters(self) -> frozenset[int]:
+        """Pids that the ranks may need to the last, and what is below those is needed, too."""
+        ranks = frozenset(pid for pid, local in self.ranks.items() if local.supports)
+        return ranks | (frozenset() if self.company is None else self.company.roots())
 
     @property
     def live_ranks(self) -> dict[int, int]:

@@ -24,6 +24,7 @@ from gangline.agent.execstart import ExecStarter
 from gangline.agent.guardian import fork_agent, marks_of, sweep_earlier
 from gangline.agent.launchspec import LaunchSpec, load_launch
 from gangline.agent.site import EXIT_STORAGE, Site, complain
+from gangline.agent.strategies import rules_of
 from gangline.domain.errors import GanglineError, InvalidRequest
 from gangline.domain.spec import EntryKind
 from gangline.rundir.layout import RunDir
@@ -129,7 +130,8 @@ def _open_starter(site: Site) -> ReasonedStarter:
     shape = launch.shape()
     terms = AttemptTerms(attempt=launch.first_attempt, shape=shape, master_addr=LOOPBACK, master_port=0)
     plan = StarterPlan(
-        start=launch.start.value,
+        # A rank that serves the others is another program, and has nothing to fork from.
+        start="exec" if rules_of(launch.strategy).supports(shape.ranks_of(site.index)[0]) else launch.start.value,
         entry_kind=kind.value,
         entry=entry,
         args=launch.args,

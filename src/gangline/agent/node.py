@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gangline import __version__
+from gangline.agent.accompany import Accompaniment
 from gangline.agent.choose import ReasonedStarter
 from gangline.agent.clearing import Clearing
 from gangline.agent.exits import ExitReports
@@ -26,7 +27,7 @@ from gangline.agent.rendezvous import reserve_port
 from gangline.agent.site import Journal, Site
 from gangline.agent.starter import RankExit
 from gangline.agent.starting import RankStarting, terms_of
-from gangline.domain.spec import Strategy
+from gangline.agent.strategies import rules_of
 from gangline.rundir.layout import AttemptDir
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Node:
         self._introduced = False
         self._attempt: LocalAttempt | None = None
         self._starting = RankStarting(site, starter, journal)
+        self._company = Accompaniment(site, loop, journal=journal, report=report, on_ready=self._start_if_ready)
         self._exits = ExitReports(site, journal, report=report, on_full=self._on_full)
         self._clearing = Clearing(
             site.launch.stop, loop, journal=journal, spared=self._own_pids, on_cleared=self._on_cleared
@@ -127,7 +129,8 @@ class Node:
 
     def reap_orphans(self) -> None:
         """Wait for dead children that ranks have left to this agent, so that they do not pile up while it runs."""
-        known = frozenset(self._attempt.ranks if self._attempt is not None else ())
+        attempt = self._attempt
+        known = frozenset() if attempt is None else frozenset(attempt.ranks) | attempt.supporters
         reap(find_descendants(os.getpid()), parent=os.getpid(), known=known | self._own_pids())
 
     def keep_logs(self) -> float:
@@ -151,8 +154,9 @@ class Node:
         self.open(number)
         self._attempt = LocalAttempt(self.site.run.attempt(number))
         refused = self._starting.find_refusal(message.get("meet"))
-        if not refused and self.site.launch.strategy is Strategy.TENSORFLOW:
-            self._attempt.ports = [reserve_port() for _ in range(self.site.launch.procs_per_node)]
+        if not refused:
+            num_ports = rules_of(self.site.launch.strategy).num_ports(self.site.launch)
+            self._attempt.ports = [reserve_port() for _ in range(num_ports)]
         ports = [port.port for port in self._attempt.ports]
         ready = {"say": "ready", "attempt": number, "refused": refused, "ports": ports}
         if refused:
@@ -172,6 +176,8 @@ class Node:
     def _start_if_ready(self) -> None:
         attempt = self._attempt
         if attempt is None or attempt.waiting is None or not self._starter.ready():
+            return
+        if not self._company.is_there(attempt, terms_of(attempt.waiting, self.site.launch)):
             return
         message, attempt.waiting = attempt.waiting, None
         launch, number = self.site.launch, attempt.folder.number
@@ -213,6 +219,8 @@ class Node:
             if attempt is not None and gone.pid in attempt.ranks:
                 local = attempt.ranks[gone.pid]
                 local.ended = True
+                if attempt.company is not None:
+                    attempt.company.rank_ended(local.rank, gone.exit_code)
                 told = attempt.teardown is not None and gone.pid in attempt.teardown.told
                 self._exits.tell(attempt, local, gone, by="platform" if told else "self")
         self._start_if_ready()
@@ -222,6 +230,8 @@ class Node:
     def _on_cleared(self, attempt: LocalAttempt, stuck: list[int]) -> None:
         for port in attempt.ports:
             port.release()
+        if attempt.company is not None:
+            attempt.company.close()
         self.keep_logs()
         self.journal.write("cleared")
         self._report_cleared(attempt, stuck=stuck)

@@ -8,12 +8,13 @@ from typing import Any
 from gangline.agent.attempt import Attempt, RankRecord
 from gangline.agent.memory import Memory
 
-__all__ = ["note_cleared", "note_exited", "note_ready", "note_started"]
+__all__ = ["describe_lost_support", "note_cleared", "note_exited", "note_ready", "note_started"]
 
 _EXITED_KEYS = (
     *("pid", "started", "exit_code", "signal", "ended_by", "peak_rss_bytes", "error", "printed", "log_tail"),
     *("step", "total", "phase", "place"),
 )
+_SAID_CHARS = 200
 
 
 def note_ready(attempt: Attempt, node: int, message: Mapping[str, Any]) -> None:
@@ -49,6 +50,14 @@ def note_cleared(attempt: Attempt, node: int, message: Mapping[str, Any]) -> Non
     attempt.cleared.add(node)
     if message["stuck"]:
         attempt.stuck[node] = message["stuck"]
+
+
+def describe_lost_support(record: RankRecord) -> str:
+    """A rank that others need has left them: what is said of it."""
+    lines = [line.strip() for line in record.log_tail.splitlines() if line.strip()]
+    said = f": {lines[-1][:_SAID_CHARS].rstrip('.')}" if lines else ""
+    who = f"Rank {record.rank} on node {record.node} ({record.host})"
+    return f"{who}, which the others need, ended with exit code {record.exit_code}{said}."
 
 
 def _record(attempt: Attempt, node: int, rank: int, host: str) -> RankRecord:

@@ -16,6 +16,7 @@ from gangline.agent.localattempt import LocalAttempt, LocalRank
 from gangline.agent.site import Journal, Site
 from gangline.agent.starter import RankStart
 from gangline.agent.storage import find_missing_interpreter, probe_checkpoint_folder
+from gangline.agent.strategies import rules_of
 from gangline.domain.phase import Reason
 from gangline.domain.spec import EntryKind
 from gangline.rundir.layout import AttemptDir
@@ -32,6 +33,7 @@ class RankStarting:
         self._journal = journal
         self._fallback_told: str | None = None
         self._entry = site.launch.entry
+        self._rules = rules_of(site.launch.strategy)
 
     def find_refusal(self, meet: Sequence[Any] | None) -> dict[str, str] | None:
         """Why this node cannot start the attempt, found before any rank runs: `reason` and `text`.
@@ -46,6 +48,7 @@ class RankStarting:
         if not workdir.is_dir():
             return {"reason": Reason.STORAGE.value, "text": f"working folder {workdir} is not there"}
         missing = "" if launch.entry_kind is EntryKind.COMMAND else find_missing_interpreter(launch.python)
+        missing = missing or self._rules.find_refusal(launch)
         if missing:
             return {"reason": Reason.ENVIRONMENT_MISMATCH.value, "text": missing}
         fault = "" if launch.batch is None else find_script_fault(launch.batch, workdir)
@@ -69,13 +72,15 @@ class RankStarting:
         self._note_start(order)
         failed = []
         for rank in terms.shape.ranks_of(self._site.index):
-            ordered = self._render_rank(rank, terms)
+            ordered = self._rules.program(self._render_rank(rank, terms), self._site, terms)
+            if attempt.company is not None:
+                ordered = attempt.company.adapt(ordered)
             try:
                 pid = self._starter.start(ordered)
             except OSError as error:
                 failed.append((rank, error))
                 continue
-            attempt.ranks[pid] = LocalRank(rank, pid, time.time())
+            attempt.ranks[pid] = LocalRank(rank, pid, time.time(), supports=self._rules.supports(rank))
             self._journal.write("rank_started", rank=rank, local_rank=ordered.local_rank, pid=pid)
         self.note_fallback()
         return failed
@@ -125,6 +130,7 @@ def terms_of(order: Mapping[str, Any], launch: LaunchSpec) -> AttemptTerms:
         master_port=order["master_port"],
         resume=order.get("resume") or "",
         cluster=order.get("cluster") or (),
+        addresses=order.get("addresses") or (),
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gangline.agent.processes import Process
 
@@ -36,6 +36,18 @@ class TreeView:
     """Pids of ranks that handle the stop signal by a flag."""
     python: Collection[int] = ()
     """Pids that run a Python interpreter."""
+    kept: Collection[int] = ()
+    """Pids that ranks may need to the last, here or on other nodes: they are left alone until all is over."""
+
+    def without_kept(self) -> TreeView:
+        """What signals are for first."""
+        kept = set(self.kept)
+        return replace(
+            self,
+            alive=[process for process in self.alive if process.pid not in kept],
+            ranks=set(self.ranks) - kept,
+            kept=(),
+        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,27 +64,38 @@ class Teardown:
 
     def decide(self, view: TreeView, now: float) -> dict[int, int]:
         """Signals to send now, by pid. Remembers who was told."""
-        pids = [process.pid for process in view.alive]
         if now >= self.deadline:
-            return dict.fromkeys(pids, int(signal.SIGKILL))
-        if self.cause == FAILURE:
-            orders = _failure_orders(view)
-        elif self.cause in NOTICES and self._is_heard(view):
-            orders = _notice_orders(view)
-        else:
-            # The ranks are gone. What they left behind is asked to go, and not for long; but a Python program that a
-            # rank had started may be the training itself, and gets the time to save that it was promised.
-            if self.cause not in NOTICES or not set(pids) & set(view.python):
-                self.deadline = min(self.deadline, now + self.leftover_grace_s)
-            orders = dict.fromkeys(pids, int(signal.SIGTERM))
+            return dict.fromkeys((process.pid for process in view.alive), int(signal.SIGKILL))
+        orders = self._decide(view.without_kept(), now)
+        kept = set(view.kept)
+        if self.cause not in NOTICES and not set(view.ranks) - kept:
+            # Nobody needs them any more, and they have nothing of their own to save.
+            orders |= {process.pid: int(signal.SIGKILL) for process in view.alive if process.pid in kept}
         fresh = {pid: number for pid, number in orders.items() if pid not in self.told or number == signal.SIGKILL}
         self.told.update(fresh)
         return fresh
 
+    def _decide(self, view: TreeView, now: float) -> dict[int, int]:
+        if not view.alive:
+            return {}
+        if self.cause == FAILURE:
+            return _failure_orders(view)
+        if self.cause in NOTICES and self._is_heard(view):
+            return _notice_orders(view)
+        # The ranks are gone. What they left behind is asked to go, and not for long; but a Python program that a
+        # rank had started may be the training itself, and gets the time to save that it was promised.
+        pids = [process.pid for process in view.alive]
+        if self.cause not in NOTICES or not set(pids) & set(view.python):
+            self.deadline = min(self.deadline, now + self.leftover_grace_s)
+        return dict.fromkeys(pids, int(signal.SIGTERM))
+
     def escalate(self, cause: str, deadline: float) -> None:
-        """A second request: the sooner end counts, and a failure ends what a notice had only asked for."""
+        """A second request: the sooner end counts, and a failure ends what a notice had only asked for.
+
+        So does the word that all ranks are through (`success`).
+        """
         self.deadline = min(self.deadline, deadline)
-        if cause == FAILURE and self.cause in NOTICES:
+        if cause in {FAILURE, SUCCESS} and self.cause in NOTICES:
             self.cause = cause
             self.told.clear()
 
@@ -98,7 +121,7 @@ def _notice_orders(view: TreeView) -> dict[int, int]:
 
 def notice_targets(view: TreeView) -> list[int]:
     """Pids that a notice is for: Python ranks, and the topmost Python programs below ranks that are not Python."""
-    return [pid for pid in _notice_orders(view) if pid in view.python]
+    return [pid for pid in _notice_orders(view.without_kept()) if pid in view.python]
 
 
 def _is_below_python(pid: int, parents: Mapping[int, int], python: Collection[int]) -> bool:

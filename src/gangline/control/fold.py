@@ -20,7 +20,7 @@ _RANK_KEYS = (
     *("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes"),
     *("step", "phase", "place", "error"),
 )
-_SAID = frozenset({"preflight", "straggler", "warning", "hang_suspected", "stacks", "hang"})
+_SAID = frozenset({"dashboard", "preflight", "straggler", "warning", "hang_suspected", "stacks", "hang"})
 """Kinds that carry their own sentence."""
 _TOLD = _SAID | {"attempt_started", "attempt_running", "notice", "stopping", "killed", "agent_lost"}
 _SAID_CHARS = 200

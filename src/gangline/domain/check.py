@@ -20,7 +20,6 @@ from gangline.domain.signatures import parse_own
 from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, Strategy
 
 __all__ = [
-    "AVAILABLE_STRATEGIES",
     "CHECKS",
     "MOST",
     "check_entry",
@@ -28,18 +27,6 @@ __all__ = [
     "complete_spec",
     "resolve_checkpoints",
 ]
-
-_OWN_LAUNCHERS: Mapping[Strategy, str] = {
-    Strategy.HOROVOD: "on one node, `gangline submit -- horovodrun -np 4 python train.py` runs it as a command; `ddp` "
-    "trains the same model over gloo or NCCL",
-    Strategy.MPI: "on one node, `gangline submit -- mpirun -np 4 python train.py` runs it as a command; "
-    "`torch.distributed` needs no MPI, so that `ddp` may do",
-    Strategy.RAY: "on one node, `gangline submit train.py` with `ray.init()` in the script starts Ray inside one rank",
-}
-"""Strategies that are not there yet, and what can be done without them."""
-
-AVAILABLE_STRATEGIES = frozenset(Strategy) - _OWN_LAUNCHERS.keys()
-"""Strategies whose ranks need the common contract and at most a few variables more; the others need a launcher."""
 
 MOST: Mapping[tuple[str, ...], int] = {
     ("priority",): 1_000_000_000,
@@ -78,7 +65,8 @@ def complete_spec(spec: RunSpec, capacity: PoolCapacity) -> RunSpec:
     where the pool has any.
     """
     resources = spec.resources
-    procs = resources.procs_per_node or resources.gpus_per_node or 1
+    ranks = 1 if spec.strategy is Strategy.RAY else resources.gpus_per_node or 1
+    procs = resources.procs_per_node or ranks
     gpus = resources.gpus_per_node
     if gpus is None:
         gpus = procs if capacity.devices else 0
@@ -107,11 +95,11 @@ def check_spec(spec: RunSpec) -> None:
     _check_folders(spec)
     parse_own(spec.signatures)
     _check_preflight(spec)
-    if spec.strategy not in AVAILABLE_STRATEGIES:
+    if spec.strategy is Strategy.RAY and (spec.resources.procs_per_node or 1) != 1:
         raise SpecInvalid(
-            f"Strategy `{spec.strategy}` is not available yet",
-            why=f"It needs a launcher of its own: {_OWN_LAUNCHERS[spec.strategy]}",
-            fix=f"Choose one of: {', '.join(sorted(AVAILABLE_STRATEGIES))}.",
+            f"--procs-per-node is {spec.resources.procs_per_node}, and --strategy is ray",
+            why="Each node of the run is one node of a Ray cluster, which starts as many workers as its tasks ask for",
+            fix="Leave --procs-per-node out; --cpus-per-rank and --gpus-per-node say what a node offers.",
         )
 
 

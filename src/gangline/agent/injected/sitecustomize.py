@@ -132,6 +132,7 @@ def _report_failure(error_path: str) -> None:
     def at_exit() -> None:
         tell_all()
         leaving.clear()
+        _leave_mpi(rank if any(one > 0 for one in told) else 0)
 
     sys.exit = exit_and_tell  # type: ignore[assignment]
     exits.register(at_exit)
@@ -176,6 +177,17 @@ def _tell_left(error_path: str, status: object, callers: "list[tuple[str, int, s
         write(error_path.removesuffix(".error.json") + ".left.json", status, callers)  # type: ignore[operator]
     except OSError:  # the bundle or the run's folder is gone: it leaves as it would without us
         pass
+
+
+def _leave_mpi(rank: int) -> None:
+    """End a rank that has failed: MPI would first wait for ranks that wait for this one."""
+    if os.getpid() != rank or "PMIX_NAMESPACE" not in os.environ:
+        return
+    try:  # noqa: SIM105 - contextlib would be imported for it
+        sys.stdout.flush()
+    except (OSError, ValueError, AttributeError):  # closed by the script, or none
+        pass
+    os._exit(1)
 
 
 def _at_uncaught(tell: "Callable[[], None]") -> None:
