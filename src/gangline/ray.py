@@ -17,24 +17,46 @@ import gangline
 from gangline.training.records import warn
 
 if TYPE_CHECKING:
-    UserCallback = object
+
+    class UserCallback: ...
+
+    class ReportCallback: ...
+
 else:
     from ray.train import UserCallback
+
+    try:
+        from ray.train.v2._internal.execution.callback import ReportCallback
+    except ImportError:  # a Ray that is laid out otherwise: `RunConfig(callbacks=[TrainReports()])` works there
+
+        class ReportCallback: ...
+
 
 __all__ = ["TrainReports"]
 
 _STEP_NAMES = ("step", "global_step", "training_iteration", "epoch")
 
 
-class TrainReports(UserCallback):
-    """Called by the controller of a training run, which is one process; Ray makes it (`RAY_TRAIN_CALLBACKS`)."""
+class TrainReports(UserCallback, ReportCallback):
+    """Called by the controller of a training run, which is one process.
+
+    Ray makes it itself (`RAY_TRAIN_CALLBACKS`), as a callback of its own kind; or a script does, in its `RunConfig`.
+    """
 
     def __init__(self) -> None:
         self._newest = -1
         self._warned = False
 
-    def after_report(self, run_context: Any, metrics: Sequence[Mapping[str, Any]], checkpoint: Any) -> None:  # noqa: ANN401, ARG002
+    def after_report(
+        self,
+        training_report: Any = None,  # noqa: ANN401
+        metrics: Sequence[Mapping[str, Any]] = (),
+        *,
+        run_context: Any = None,  # noqa: ANN401, ARG002
+        checkpoint: Any = None,  # noqa: ANN401
+    ) -> None:
         """All workers have reported."""
+        checkpoint = checkpoint if training_report is None else training_report.checkpoint
         told = metrics[0] if metrics else {}
         numbers = {name: value for name, value in told.items() if isinstance(value, Real)}
         step = self._decide_step(numbers)

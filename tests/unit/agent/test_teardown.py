@@ -97,3 +97,36 @@ def test_a_failure_during_a_notice_tells_everybody() -> None:
 def test_descendants_are_found_in_a_table_in_any_order() -> None:
     table = [process(22, 21), process(21, 20), process(20, 1), process(10, 1), process(99, 98), process(98, 98)]
     assert [one.pid for one in decide_descendants(table, 1, spared=frozenset({20}))] == [10, 21, 22]
+
+
+# Company (30) and what it has started (31), which ranks may need to the last.
+SUPPORTED = [process(10, 1), process(30, 1), process(31, 30)]
+
+
+def supported(*pids: int, ranks: tuple[int, ...] = (10,)) -> TreeView:
+    alive = [one for one in SUPPORTED if one.pid in pids]
+    return TreeView(alive=alive, ranks=set(ranks), python={10, 30, 31}, kept={30, 31})
+
+
+def test_a_notice_leaves_company_alone_until_all_is_over() -> None:
+    end = teardown("stop")
+    assert end.decide(supported(10, 30, 31), 0.0) == {10: SIGTERM}
+    assert end.decide(supported(30, 31, ranks=()), 20.0) == {}  # ranks of other nodes may still save
+    assert end.deadline == 100.0
+    end.escalate("success", 25.0)
+    assert end.decide(supported(30, 31, ranks=()), 21.0) == {30: SIGKILL, 31: SIGKILL}
+
+
+def test_company_ends_when_no_rank_here_needs_it() -> None:
+    end = teardown("failure")
+    assert end.decide(supported(10, 30, 31), 0.0) == {10: SIGTERM}
+    assert end.decide(supported(30, 31, ranks=()), 1.0) == {30: SIGKILL, 31: SIGKILL}
+    assert teardown("success").decide(supported(30, 31, ranks=(30,)), 0.0) == {30: SIGKILL, 31: SIGKILL}
+
+
+def test_company_does_not_outlive_the_deadline() -> None:
+    assert set(teardown("stop", deadline=5.0).decide(supported(30, 31, ranks=()), 5.0)) == {30, 31}
+
+
+def test_a_signal_before_the_time_limit_is_not_for_company() -> None:
+    assert notice_targets(supported(10, 30, 31)) == [10]

@@ -72,7 +72,7 @@ def test_a_wrong_entry_is_refused_and_the_near_one_named(plant):  # L3
         ({"python": "/etc/passwd"}, "cannot be executed"),
         ({"path": "relative/folder"}, "not absolute"),
         ({"path": "/proc/checkpoints"}, "Nothing can be written"),
-        ({"strategy": Strategy.MPI}, "not available yet"),
+        ({"strategy": Strategy.RAY, "procs_per_node": 2}, "one node of a Ray cluster"),
         ({"secrets": ("TOKEN",)}, "keeps no secrets yet"),
         ({"env": {"A": "x\0y"}}, "NUL"),
         ({"name": "x" * 201}, "201 characters"),

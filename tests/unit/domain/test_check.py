@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from gangline.domain.check import AVAILABLE_STRATEGIES, check_entry, check_spec, complete_spec
+from gangline.domain.check import check_entry, check_spec, complete_spec
 from gangline.domain.errors import SpecInvalid
 from gangline.domain.spec import EntryKind, ResumeMode, SnapshotRef, Strategy
 from gangline.testing import make_capacity, make_spec
@@ -80,17 +80,13 @@ def test_what_is_wrong_is_named(wrong, words):
         check_spec(make_spec(**wrong))
 
 
-@pytest.mark.parametrize("strategy", list(Strategy))
-def test_strategies_that_are_not_there_yet_are_refused_with_those_that_are(strategy):
-    spec = make_spec(strategy=strategy)
-    if strategy in AVAILABLE_STRATEGIES:
-        check_spec(spec)
-        return
-    with pytest.raises(
-        SpecInvalid, match="accelerate, ddp, deepspeed, fsdp, jax, lightning, none, tensorflow"
-    ) as raised:
-        check_spec(spec)
-    assert "gangline submit" in raised.value.why  # what can be done today
+def test_a_node_of_a_ray_cluster_is_one_rank():
+    check_spec(make_spec(strategy=Strategy.RAY))
+    with pytest.raises(SpecInvalid, match="--procs-per-node is 2, and --strategy is ray"):
+        check_spec(make_spec(strategy=Strategy.RAY, procs_per_node=2))
+    capacity = make_capacity(devices=tuple(map(str, range(8))))
+    resources = complete_spec(make_spec(strategy=Strategy.RAY, gpus_per_node=4), capacity).resources
+    assert (resources.procs_per_node, resources.gpus_per_node) == (1, 4)
 
 
 def test_variables_of_the_shell_may_have_any_name_that_a_shell_can_pass():

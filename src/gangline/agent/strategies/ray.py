@@ -49,6 +49,8 @@ _OWN = frozenset(
     }
 )
 """What is said of the driver alone; workers of Ray are told by Ray who they are."""
+_DASHBOARD = "RAY_INCLUDE_DASHBOARD"
+"""Variable of a run; `0`: its cluster has none."""
 _CALLBACK = "gangline.ray.TrainReports"
 _MEMORY_SHARE = 0.3
 _STORE_SHARE = 0.8
@@ -137,7 +139,7 @@ class RayHead(RayNode):
         if not self.ready:
             self._waiting = {rank for rank in self._waiting if not _has_started(self._attempt.log(rank))}
             self.ready = not self._waiting and _has_started(self._child.log)
-            if self.ready:
+            if self.ready and _has_dashboard(self._site.launch):
                 self.notes.append(("dashboard", self._where()))
 
     def roots(self) -> frozenset[int]:
@@ -168,6 +170,7 @@ def render_node(site: Site, terms: AttemptTerms) -> list[str]:
         scratch = scratch_path(site.run, f"ray{terms.attempt}")
         words += ["--head", "--dashboard-host=127.0.0.1", f"--temp-dir={scratch}"]
         words += [f"--{name}={own[name]}" for name in _HEAD_PORTS]
+        words += [] if _has_dashboard(launch) else ["--include-dashboard=false"]
     else:
         words.append(f"--address={terms.addresses[0]}:{_ports(terms, 0)['port']}")
     words += [f"--{name}={own[name]}" for name in _PORTS]
@@ -199,6 +202,11 @@ def _node_environment(env: Mapping[str, str]) -> dict[str, str]:
     """Of a node and of all that Ray starts on it."""
     told = {name: value for name, value in env.items() if name not in _OWN}
     return {**told, "PYTHONUNBUFFERED": "1", "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1"}
+
+
+def _has_dashboard(launch: LaunchSpec) -> bool:
+    """It takes as long to start as all the rest of a cluster, which waits for it."""
+    return launch.env.get(_DASHBOARD) != "0"
 
 
 def _has_started(log: Path) -> bool:
