@@ -19,7 +19,7 @@
     <run>/launches/000/job.exit              left by a batch script at its end: EXIT_CODE RESTART TIME, by rename
     <run>/attempts/0/gang.json               members of the attempt
     <run>/attempts/0/hostfile                address and slots of each node, for strategies whose tools read one
-    <run>/attempts/0/mpi/                    where stand-ins of `mpirun` meet the agents; `node-000/mpi.log` is what it says
+    <run>/attempts/0/mpi/                    where stand-ins of `mpirun` meet the agents
     <run>/attempts/0/notice.json             a stop or preemption notice, for `gangline.should_stop()`
     <run>/attempts/0/stop_calls/rank-00003.json  where a rank was when it saw the notice
     <run>/attempts/0/stop_at.json            rank 0's word on when all ranks obey the notice
