@@ -9,7 +9,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -21,13 +21,11 @@ __all__ = ["Loop", "Timer"]
 _LONGEST_WAIT_S = 1.0
 
 
-@dataclass(slots=True, order=True)
+@dataclass(slots=True)
 class Timer:
     """A call that is due at a time; `cancel` forgets it."""
 
-    due: float
-    number: int
-    call: Callable[[], None] | None = field(compare=False)
+    call: Callable[[], None] | None
 
     def cancel(self) -> None:
         self.call = None
@@ -38,7 +36,8 @@ class Loop:
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
-        self._timers: list[Timer] = []
+        self._timers: list[tuple[float, int, Timer]] = []
+        """When each is due; those of one moment in the order in which they were set."""
         self._numbers = itertools.count()
         self._exit_code: int | None = None
         self.stalled_s = 0.0
@@ -61,8 +60,8 @@ class Loop:
 
     def after(self, delay_s: float, call: Callable[[], None]) -> Timer:
         """Call once, after a pause."""
-        timer = Timer(time.monotonic() + delay_s, next(self._numbers), call)
-        heapq.heappush(self._timers, timer)
+        timer = Timer(call)
+        heapq.heappush(self._timers, (time.monotonic() + delay_s, next(self._numbers), timer))
         return timer
 
     def every(self, period_s: float, call: Callable[[], None]) -> None:
@@ -115,11 +114,11 @@ class Loop:
     def _wait_s(self) -> float:
         if not self._timers:
             return _LONGEST_WAIT_S
-        return min(_LONGEST_WAIT_S, max(0.0, self._timers[0].due - time.monotonic()))
+        return min(_LONGEST_WAIT_S, max(0.0, self._timers[0][0] - time.monotonic()))
 
     def _run_due(self) -> None:
         now = time.monotonic()
-        while self._exit_code is None and self._timers and self._timers[0].due <= now:
-            call = heapq.heappop(self._timers).call
+        while self._exit_code is None and self._timers and self._timers[0][0] <= now:
+            call = heapq.heappop(self._timers)[2].call
             if call is not None:
                 call()

@@ -7,6 +7,7 @@ until a reading has reached the end of every file.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -34,6 +35,8 @@ __all__ = ["LIMIT_BYTES", "Follower", "Found", "Ingested"]
 LIMIT_BYTES = 8 * 1024 * 1024
 """Most bytes that one reading takes, so that a run with much to say holds up no other."""
 _PIECE_BYTES = 1024 * 1024
+_READ_ATTEMPTS = 2
+"""Of those that have ended, so many of the newest are read at each look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,10 +108,20 @@ class Follower:
         self._run_dir = run_dir
         self._offsets: dict[str, int] | None = None
         self._attempts: dict[int, AttemptRow] = {}
+        self._marked: list[str] = []
+        self._marks: list[tuple[int, int] | None] | None = None
+        """Of the marked files as they were before they were read last; None: look anyway."""
+
+    def has_changed(self) -> bool:
+        """Whether a look that leaves out metrics may find anything; costs a `stat` for each journal and folder.
+
+        The time of a folder may not tell two changes within some milliseconds apart: look now and then all the same.
+        """
+        return self._marks is None or self._marks != _marks_of(self._marked)
 
     def forget(self) -> None:
         """Load anew next time: somebody else has changed attempts."""
-        self._offsets = None
+        self._offsets = self._marks = None
 
     def read(self, run: RunRow, *, everything: bool = True, now: float = math.inf) -> Ingested:
         """Store what is new; see `look`."""
@@ -125,9 +138,11 @@ class Follower:
             OSError: a file is there but cannot be read.
         """
         known, reading = self._load()
-        results = _read_results(self._run_dir, known)
+        before, self._marks = _marks_of(self._marked), None
+        folders = self._run_dir.attempts()
+        results = _read_results(folders, known)
         everything = everything or bool(results)
-        rows, events = _read_attempts(reading, run, self._run_dir, known, everything=everything)
+        rows, events = _read_attempts(reading, run, folders, known, everything=everything)
         fold = _read_metrics(reading, self._run_dir) if everything else MetricsFold()
         marks: list[NodeMark] = []
         if reading.is_drained:
@@ -138,6 +153,10 @@ class Follower:
         changed = [row for row in rows.values() if row != known.get(row.number)]
         newest = max({**known, **rows}.items(), default=(0, None))[1]
         batch = replace(_batch(reading, fold, changed, events, newest), marks=marks)
+        marked = _marked_files(self._run_dir, folders)
+        if reading.is_drained and marked == self._marked:
+            self._marks = before
+        self._marked = marked
         return Found(batch, reading.is_drained, self._limit_bytes - reading.left_bytes)
 
     def keep(self, found: Found, *, is_stored: bool) -> Ingested:
@@ -147,7 +166,7 @@ class Follower:
             is_stored: False: somebody else has read these files meanwhile, and nothing was stored.
         """
         if not is_stored:
-            self._offsets = None
+            self.forget()
         elif found.has_news:
             moved = {name: new for name, (_, new) in found.batch.cursors.items()}
             self._offsets = {**(self._offsets or {}), **moved}
@@ -162,10 +181,10 @@ class Follower:
         return self._attempts, _Reading(self._run_dir.path, self._offsets, self._limit_bytes)
 
 
-def _read_results(run_dir: RunDir, known: Mapping[int, AttemptRow]) -> dict[int, Mapping[str, Any]]:
+def _read_results(folders: Sequence[AttemptDir], known: Mapping[int, AttemptRow]) -> dict[int, Mapping[str, Any]]:
     """Results that are not stored yet, by attempt. One for which the server has already decided comes too late."""
     found: dict[int, Mapping[str, Any]] = {}
-    for folder in run_dir.attempts():
+    for folder in folders:
         row = known.get(folder.number)
         if row is None or row.outcome is None:
             result = _read_result(folder)
@@ -183,16 +202,20 @@ def _read_result(folder: AttemptDir) -> Mapping[str, Any] | None:
 
 
 def _read_attempts(
-    reading: _Reading, run: RunRow, run_dir: RunDir, known: Mapping[int, AttemptRow], *, everything: bool
+    reading: _Reading,
+    run: RunRow,
+    folders: Sequence[AttemptDir],
+    known: Mapping[int, AttemptRow],
+    *,
+    everything: bool,
 ) -> tuple[dict[int, AttemptRow], list[NewEvent]]:
     found: dict[int, AttemptRow] = {}
     events: list[NewEvent] = []
-    folders = run_dir.attempts()
     newest = folders[-1].number if folders else 0
     for folder in folders:
         number = folder.number
         row = known.get(number)
-        if row is not None and row.next is not None and number < newest - 1 and not everything:
+        if row is not None and row.next is not None and number <= newest - _READ_ATTEMPTS and not everything:
             continue
         if row is None:
             row = _new_attempt(number, run, {**known, **found})
@@ -261,6 +284,26 @@ def _batch(
         total_steps=fold.total_steps,
         started=min(starts, default=None),
     )
+
+
+def _marked_files(run_dir: RunDir, folders: Sequence[AttemptDir]) -> list[str]:
+    """Where anything new shows but in metrics: what appears by rename in its folder, what grows in its length."""
+    found = [run_dir.path / "attempts"]
+    for folder in folders[-_READ_ATTEMPTS:]:
+        found += [folder.path, *(folder.events(node) for node in folder.nodes())]
+    return [str(path) for path in found]
+
+
+def _marks_of(paths: Sequence[str]) -> list[tuple[int, int] | None]:
+    return [_mark_of(path) for path in paths]
+
+
+def _mark_of(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)  # noqa: PTH116 - ten times a second for each run
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def _size(path: Path) -> int:

@@ -73,7 +73,7 @@ class Queue:
                 self._explain(decision, mine)
         self._mark = self._store.queue_mark()
         later = [run.not_before for run in waiting if run.not_before is not None and run.not_before > now]
-        self._look_at = min([now + _LOOK_AGAIN_S, *later])
+        self._look_at = min([now + _LOOK_AGAIN_S, *later]) if waiting else float("inf")
         return started
 
     def hold(self, pool: str, why: str) -> None:

@@ -210,8 +210,7 @@ class Reconciler:
         spec, now = self._specs.get(run), self._clock.now()
         attempts = [attempt for attempt in ingested.attempts if attempt.launch == run.launch]
         is_lost = watch.times_gone > 1 and ingested.is_drained
-        run_dir = self._home.run(run.id)
-        words = _agent_words(run_dir, run) if is_lost else ""
+        words = _agent_words(self._home.run(run.id), run) if is_lost else ""
         return Facts(
             run=run,
             attempts=attempts,
@@ -229,7 +228,7 @@ class Reconciler:
             used=decide_used(run, ingested.attempts),
             grace_s=spec.stop.grace_s if run.stop_grace_s is None else run.stop_grace_s,
             agent_words=words,
-            storage_fault=_storage_fault(run_dir, words, is_far=watch.is_far) if is_lost else "",
+            storage_fault=_storage_fault(self._home.run(run.id), words, is_far=watch.is_far) if is_lost else "",
             now=now,
         )
 

@@ -100,6 +100,8 @@ class Watch:
         everything = run.unread or self.times_gone > 0 or now - self.read_fully >= _FULL_READ_S
         if self.known is not None and not self._is_due(run, observation, now):
             return self.known
+        if self.known is not None and not everything and not self.follower.has_changed():
+            return self.known
         found = self.follower.look(run, everything=everything, now=now)
         self.known = None
         self.read = now

@@ -41,15 +41,16 @@ Standard library only.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["EXIT_MARK", "AttemptDir", "LaunchDir", "RunDir"]
 
 EXIT_MARK = "job.exit"
-_ATTEMPT = re.compile(r"\d+")
+_ATTEMPT = re.compile(r"(\d+)")
+_NODE = re.compile(r"node-(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class AttemptDir:
 
     def nodes(self) -> list[int]:
         """Nodes that have a folder, ascending."""
-        return sorted(int(path.name.removeprefix("node-")) for path in self.path.glob("node-*") if path.is_dir())
+        return [number for number, _ in _numbered(self.path, _NODE)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,15 +236,19 @@ class RunDir:
 
     def attempts(self) -> list[AttemptDir]:
         """Attempts that were begun, in numeric order."""
-        return [AttemptDir(path) for path in _numbered(self.path / "attempts")]
+        return [AttemptDir(path) for _, path in _numbered(self.path / "attempts", _ATTEMPT)]
 
     def launches(self) -> list[LaunchDir]:
         """Launches that were begun, in numeric order."""
-        return [LaunchDir(path) for path in _numbered(self.path / "launches")]
+        return [LaunchDir(path) for _, path in _numbered(self.path / "launches", _ATTEMPT)]
 
 
-def _numbered(folder: Path) -> Iterator[Path]:
-    if not folder.is_dir():
-        return iter(())
-    found = [path for path in folder.iterdir() if _ATTEMPT.fullmatch(path.name) and path.is_dir()]
-    return iter(sorted(found, key=lambda path: int(path.name)))
+def _numbered(folder: Path, name: re.Pattern[str]) -> list[tuple[int, Path]]:
+    """Folders in it that are called so, by the number in their names; asked ten times a second for each run."""
+    try:
+        with os.scandir(folder) as entries:
+            folders = ((match, entry) for entry in entries if (match := name.fullmatch(entry.name)) and entry.is_dir())
+            found = [(int(match[1]), entry.name) for match, entry in folders]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [(number, folder / name) for number, name in sorted(found)]

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gangline.control.ingest import Follower
 from gangline.testing.leader import FakeLeader
 
 
@@ -27,6 +28,32 @@ def test_gangs_that_say_nothing_cost_no_question(plant, statements):
         plant.clock.advance(0.1)
         plant.tick()
     assert not statements
+
+
+def test_files_are_read_only_where_something_changed_or_a_second_has_passed(plant, gangs, monkeypatch):
+    looks = []
+    look = Follower.look
+    monkeypatch.setattr(
+        Follower, "look", lambda follower, *args, **keys: looks.append(follower) or look(follower, *args, **keys)
+    )
+    plant.clock.advance(5)
+    plant.tick(2)
+    looks.clear()
+    for _ in range(9):
+        plant.clock.advance(0.1)
+        plant.tick()
+    assert not looks
+    leader = next(iter(gangs.values()))
+    for change in (
+        lambda: leader.journal("warning", text="It is late."),
+        leader.begin,
+        lambda: leader.journal("first_failure", reason="killed", message="Killed.", failure={"rank": 0}),
+        lambda: leader.end("failed"),
+    ):
+        looks.clear()
+        change()
+        plant.tick()
+        assert len(looks) == 1, change
 
 
 def test_news_of_many_runs_are_one_transaction(plant, gangs, statements):
