@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gangline.backends.local import detect
 from gangline.backends.local.detect import detect_capacity, detect_cpus, detect_devices, detect_memory_bytes
 from gangline.backends.local.parse import (
     parse_cgroups,
@@ -17,6 +18,8 @@ from gangline.backends.local.parse import (
     parse_visible,
 )
 from gangline.backends.local.render import render_env, render_launch
+from gangline.domain.errors import GangTooLarge
+from gangline.queue.fit import Demand, check_feasible
 from gangline.testing import make_gang
 
 UUIDS = ["GPU-aa11", "GPU-ab22", "GPU-cc33"]
@@ -167,7 +170,18 @@ def test_this_machine() -> None:
     capacity = detect_capacity(os.environ)
     assert 1 <= capacity.cpus <= (os.cpu_count() or 1)
     assert capacity.memory_bytes > 10**8
-    assert capacity.ranks == capacity.nodes == 1024
+    assert capacity.ranks == max(256, 32 * capacity.cpus)
+    assert capacity.nodes == max(64, 4 * capacity.cpus)
+
+
+@pytest.mark.parametrize(("cpus", "nodes", "ranks"), [(2, 64, 256), (64, 256, 2048)])
+def test_a_slip_in_a_size_cannot_take_the_machine_down(tmp_path, monkeypatch, cpus, nodes, ranks) -> None:
+    monkeypatch.setattr(detect, "detect_cpus", lambda system: cpus)
+    capacity = detect_capacity({}, system=tmp_path)
+    assert (capacity.nodes, capacity.ranks) == (nodes, ranks)
+    check_feasible(capacity, Demand(nodes=8, procs_per_node=32), pool="local")
+    with pytest.raises(GangTooLarge, match=f"1000 nodes in one gang asked, pool `local` has {nodes}"):
+        check_feasible(capacity, Demand(nodes=1000), pool="local")
 
 
 def test_render() -> None:

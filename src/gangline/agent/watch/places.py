@@ -21,6 +21,7 @@ __all__ = [
     "decide_place",
     "decide_raised",
     "group_ranks",
+    "have_moved",
     "render_ranks",
 ]
 
@@ -43,6 +44,8 @@ _BUSY: Sequence[tuple[str, str, str]] = (
     (r"torch[/\\]_(dynamo|inductor)[/\\]", r"", "torch.compile"),
 )
 """The same for what no other rank is needed for."""
+_NATIVE = (".c", ".cc", ".cpp", ".cxx", ".h", ".hpp", ".cu", ".rs")
+"""How files of native code end whose lines py-spy knows."""
 _CALL = re.compile(r"([A-Za-z_][\w.]*)\s*\(")
 _WAITING_CODE = re.compile(
     r"\b(?:dist|distributed|c10d)\.([a-z_]+)\s*\(|\b(?:work|handle|request|req|future|fut)\w*(?:\[[^]]*\])?\.(wait)\s*\("
@@ -159,6 +162,22 @@ def decide_raised(traceback: str) -> str:
     return place.told if place.waits else Place(what="", where=place.where, waits=False).told
 
 
+def have_moved(before: Sequence[RankView], now: Sequence[RankView]) -> bool:
+    """Whether a rank that waits for no other was somewhere else before; not where one is stopped, as none gets far."""
+    if any(view.state == "stopped" for view in now):
+        return False
+    earlier = {view.rank: view for view in before}
+    for view in now:
+        old = earlier.get(view.rank)
+        if old is None or view.state != "runs" or old.state != "runs" or not view.threads or not old.threads:
+            continue
+        if decide_place(view.threads).waits and decide_place(old.threads).waits:
+            continue
+        if any(one != other for one, other in zip(_lines(view.threads), _lines(old.threads), strict=False)):
+            return True
+    return False
+
+
 def group_ranks(views: Sequence[RankView]) -> tuple[Group, ...]:
     """Ranks by place, the largest group first."""
     found: dict[tuple[str, Place], list[int]] = {}
@@ -205,6 +224,13 @@ def _in_order(waiting: Sequence[Group], others: Sequence[Group]) -> list[str]:
     return [str(group) for group in (*ended, *waiting, *rest)] or ["no stacks could be taken"]
 
 
+def _lines(threads: Sequence[Thread]) -> list[tuple[str, int]]:
+    """Where the main thread is, innermost first, without native frames: the same however a look was taken."""
+    thread = main_thread(threads)
+    frames = () if thread is None else thread.frames
+    return [(frame.file, frame.line) for frame in frames if frame.line and not frame.file.endswith(_NATIVE)]
+
+
 def _decide_culprit(waiting: Sequence[Group], others: Sequence[Group]) -> tuple[int | None, str]:
     for state, hint in _HINTS.items():
         held = [group for group in others if group.state == state]
@@ -216,7 +242,7 @@ def _decide_culprit(waiting: Sequence[Group], others: Sequence[Group]) -> tuple[
     if len(waiting) > 1:
         return min(waiting, key=lambda group: (len(group.ranks), group.ranks)).ranks[0], _MISMATCH
     if len(waiting) == 1 and not others:
-        return None, _TOGETHER
+        return None, _ASSEMBLY if waiting[0].place.what == "init_process_group" else _TOGETHER
     if len(others) == 1 and len(others[0].ranks) == 1:
         return others[0].ranks[0], ""
     return None, ""
@@ -232,6 +258,10 @@ _MISSING = "The others wait for it: look at its stack and at its log."
 _MISMATCH = "The ranks wait in different calls, each for the others: their order of collectives differs."
 _TOGETHER = (
     "All ranks wait in the same call: the network between them, or shapes or groups that differ, may be the reason."
+)
+_ASSEMBLY = (
+    "All ranks wait until all are there: the script may ask for another world size, rank or address than the gang has. "
+    "Call `init_process_group` with its backend alone: it reads what Gangline sets."
 )
 
 

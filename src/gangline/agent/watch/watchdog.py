@@ -18,9 +18,8 @@ from gangline.agent.gangwire import Message
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.site import Site
 from gangline.agent.watch.flight import describe_flights
-from gangline.agent.watch.frames import main_thread
 from gangline.agent.watch.gathering import Answer, Gathering
-from gangline.agent.watch.places import Finding, decide_place
+from gangline.agent.watch.places import Finding, have_moved
 from gangline.agent.watch.vigil import Activity, Level, Look, Vigil, decide_period_s
 from gangline.domain.spec import OnHang
 from gangline.rundir.files import write_json
@@ -180,7 +179,7 @@ class Watchdog:
         if finding.certain and look.quiet_s >= vigil.early_s:
             self._act(vigil, look, answer)
         elif look.level is Level.HANG:
-            if before is not None and _moved(before.answer, answer) and vigil.extend(now):
+            if before is not None and have_moved(before.answer.views, answer.views) and vigil.extend(now):
                 self._suspect(look, answer, " Its stacks move: it computes, and gets more time.")
             else:
                 self._act(vigil, look, answer)
@@ -284,22 +283,6 @@ def _hint(finding: Finding, *, counts_steps: bool) -> str:
     if finding.hint or counts_steps:
         return finding.hint
     return "If it was only quiet: report steps by gangline.progress(step), or raise --hang-timeout."
-
-
-def _moved(before: Answer, now: Answer) -> bool:
-    """Whether a rank that waits for no other was somewhere else before; not where one is stopped, as none gets far."""
-    if any(view.state == "stopped" for view in now.views):
-        return False
-    earlier = {view.rank: view for view in before.views}
-    for view in now.views:
-        old = earlier.get(view.rank)
-        if old is None or view.state != "runs" or old.state != "runs" or not view.threads or not old.threads:
-            continue
-        if decide_place(view.threads).waits and decide_place(old.threads).waits:
-            continue
-        if main_thread(view.threads) != main_thread(old.threads):
-            return True
-    return False
 
 
 def _seconds(seconds: float) -> str:

@@ -19,26 +19,28 @@ from gangline.backends.local.parse import (
 )
 from gangline.domain.gang import PoolCapacity
 
-__all__ = ["MAX_RANKS", "detect_capacity", "detect_cpus", "detect_devices", "detect_memory_bytes"]
+__all__ = ["detect_capacity", "detect_cpus", "detect_devices", "detect_memory_bytes"]
 
-MAX_RANKS = 1024
-"""Ranks on one machine, unless it is configured otherwise: far above what is sensible, far below what breaks it."""
+_LEAST_RANKS, _RANKS_PER_CPU = 256, 32
+"""Ranks at once: above what is sensible, below what takes the machine down, as a slip such as `--nodes 1000` would."""
+_LEAST_NODES, _NODES_PER_CPU = 64, 4
+"""The same for the nodes of one gang, each of which is an agent here."""
 _TOOL_TIMEOUT_S = 20.0
 
 
-def detect_capacity(env: Mapping[str, str], *, system: Path = Path("/"), max_ranks: int = MAX_RANKS) -> PoolCapacity:
+def detect_capacity(env: Mapping[str, str], *, system: Path = Path("/")) -> PoolCapacity:
     """Ask the machine.
 
     Args:
         env: the server's environment; `CUDA_VISIBLE_DEVICES` and its kin limit what is handed out.
         system: where `proc` and `sys` lie.
-        max_ranks: most ranks at once, whatever they need.
     """
     kind, devices = detect_devices(env, system=system)
+    cpus = detect_cpus(system)
     return PoolCapacity(
-        nodes=max_ranks,
-        ranks=max_ranks,
-        cpus=detect_cpus(system),
+        nodes=max(_LEAST_NODES, _NODES_PER_CPU * cpus),
+        ranks=max(_LEAST_RANKS, _RANKS_PER_CPU * cpus),
+        cpus=cpus,
         memory_bytes=detect_memory_bytes(system),
         devices=devices,
         device_kind=kind,

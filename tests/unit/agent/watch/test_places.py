@@ -7,7 +7,14 @@ import json
 import pytest
 
 from gangline.agent.watch.frames import Frame, Thread, main_thread, parse_faulthandler, parse_pyspy, with_code
-from gangline.agent.watch.places import RankView, decide_finding, decide_place, decide_raised, render_ranks
+from gangline.agent.watch.places import (
+    RankView,
+    decide_finding,
+    decide_place,
+    decide_raised,
+    have_moved,
+    render_ranks,
+)
 
 _TORCH = "/venv/lib/python3.11/site-packages/torch"
 
@@ -202,3 +209,44 @@ def test_nothing_at_all_is_said_as_such():
 @pytest.mark.parametrize(("ranks", "said"), [([3], "rank 3"), ([0, 1, 2, 5], "ranks 0-2, 5"), ([4, 2], "ranks 2, 4")])
 def test_ranks_read_as_spans(ranks, said):
     assert render_ranks(ranks) == said
+
+
+SPIED = [
+    Thread(
+        name="MainThread",
+        frames=(
+            Frame(file="libc.so.6", line=0, function="clock_nanosleep"),
+            Frame(file="Modules/timemodule.c", line=2100, function="time_sleep"),
+            *SLEEP[0].frames,
+        ),
+    )
+]
+"""The stack of `SLEEP` as py-spy tells it, native frames and all."""
+
+
+def test_a_rank_that_py_spy_and_then_the_handler_see_at_the_same_lines_has_not_moved():
+    spied = RankView(rank=0, threads=SPIED)
+    handled = RankView(rank=0, threads=SLEEP)
+    assert not have_moved([spied], [handled])
+    assert not have_moved([handled], [spied])
+
+
+def test_what_has_moved_is_at_another_line_and_waits_for_no_other():
+    elsewhere = RankView(rank=0, threads=thread(("/run/code/data.py", 18, "load", "x = 1")))
+    asleep = RankView(rank=0, threads=SLEEP)
+    assert have_moved([asleep], [elsewhere])
+    assert not have_moved([view(0)], [view(0, ALL_REDUCE.replace("line 9", "line 8"))])
+    assert not have_moved([asleep], [elsewhere, view(1, state="stopped")])
+    assert not have_moved([asleep], [RankView(rank=0, state="silent")])
+    assert not have_moved([], [elsewhere])
+
+
+def test_ranks_that_all_wait_for_the_gang_to_assemble_may_have_counted_it_wrongly():
+    frames = [
+        (f"{_TORCH}/distributed/rendezvous.py", 278, "_env_rendezvous_handler", ""),
+        ("/c/train.py", 2, "<module>", ""),
+    ]
+    finding = decide_finding([RankView(rank=rank, threads=thread(*frames)) for rank in range(2)])
+    assert finding.text == "Ranks 0-1 wait in init_process_group (train.py:2)."
+    assert "another world size" in finding.hint
+    assert "shapes" in decide_finding([view(0), view(1)]).hint
