@@ -73,7 +73,8 @@ def watch(client: Client, run_id: str, *, options: argparse.Namespace) -> None:
         for event in run["events"]:
             if event["seq"] > told:
                 told = event["seq"]
-                say(event["message"])
+                if event["kind"] != "phase" or not run["attempts"]:  # later ones say again what attempts say
+                    say(event["message"])
         if not has_killed and is_half_way(run, options=options):
             has_killed = kill_one(run)
         if run["exit_code"] is not None:
@@ -142,15 +143,20 @@ def find_lost_lines(client: Client, run: Any, *, last_step: int) -> list[str]:
 
 
 def print_next_steps(run_id: str) -> None:
-    print(f"""
-Look further (put the tools on your path first:  . .venv/bin/activate):
-  gangline show {run_id}                  attempts and reasons, curves, checkpoints
-  gangline logs {run_id} --rank 3         what rank 3 printed, the kill included
-  gangline metrics {run_id} heldout_loss  the curve
-  gangline checkpoints {run_id}
-  gangline submit --nodes 2 --procs-per-node 2 --follow examples/gpt/train.py -- --lr 3e-3
-  gangline server stop                    when you are done; it starts again by itself
-Next: docs/tutorial/first-run.md, and copy examples/gpt/train.py.""")
+    commands = {
+        f"gangline show {run_id}": "attempts and reasons, curves, checkpoints",
+        f"gangline logs {run_id} --rank {VICTIM} --attempt 0": f"what rank {VICTIM} printed until it was killed",
+        f"gangline metrics {run_id} heldout_loss": "the curve",
+        f"gangline checkpoints {run_id}": "what is saved, and what was removed",
+        "gangline server stop": "when you are done; it starts again by itself",
+    }
+    width = max(map(len, commands))
+    print("\nLook further (put the tools on your path first:  . .venv/bin/activate):")
+    for command, meaning in commands.items():
+        print(f"  {command:<{width}}  {meaning}")
+    print("Train it once more, with another learning rate:")
+    print("  gangline submit --nodes 2 --procs-per-node 2 --follow examples/gpt/train.py -- --lr 3e-3")
+    print("Next: docs/tutorial/first-run.md, and copy examples/gpt/train.py.")
 
 
 def say(text: str) -> None:

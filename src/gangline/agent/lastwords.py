@@ -42,6 +42,13 @@ _SAME_MOMENT_S = 0.5
 """Between two clocks, of the rank and of the file system, for what happens together."""
 _CARRIES_LOG = re.compile(r"(^|\.)(CalledProcessError|ChildFailedError)$")
 """Exceptions that say only that another process failed; its own traceback stands above in the log."""
+_CHILD_FAILED = re.compile(r"^(?P<what>\S.*) FAILED$", re.MULTILINE)
+_ROOT_CAUSE = re.compile(
+    r"^Root Cause.*?^\s*rank\s*:\s*(?P<rank>\d+).*?^\s*exitcode\s*:\s*(?P<code>-?\d+)"
+    r"[^\n]*?(?:\((?P<signal>SIG\w+)\))?\s*$",
+    re.MULTILINE | re.DOTALL,
+)
+"""Of the table that torchrun raises as a message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +109,18 @@ def decide_error(written: Mapping[str, Any] | None, *, log: str, signal: int | N
         error["causes"] = causes[:_MOST_CAUSES]
         if inner["traceback"] not in str(error.get("traceback")):
             error["traceback"] = f"{inner['traceback']}\n{error.get('traceback') or ''}"[-_TRACEBACK_CHARS:]
+    if told := _child_failed(message):
+        error["message"] = told
     return error
+
+
+def _child_failed(message: str) -> str | None:
+    """What torchrun's table says, in one line: `train.py FAILED: its rank 3 exited with code 2`."""
+    what, root = _CHILD_FAILED.search(message), _ROOT_CAUSE.search(message)
+    if what is None or root is None:
+        return None
+    end = f"was ended by {root['signal']}" if root["signal"] else f"exited with code {root['code']}"
+    return f"{what[0]}: its rank {root['rank']} {end}"
 
 
 def decide_printed(log: str, *, written: float, reported: float | None) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from pathlib import Path
 from gangline.domain.errors import InvalidRequest
 from gangline.domain.launched import find_launched, render_instead
 from gangline.domain.spec import EntryKind
+from gangline.snapshot.root import find_root
 
 __all__ = ["Entry", "SubmitLine", "file_args", "parse_entry", "split_line"]
 
@@ -342,12 +343,21 @@ def _nearest_file(word: str, folder: Path) -> str:
     close = get_close_matches(base, below, n=1, cutoff=0.75)
     if close:
         return f"Did you mean `{below[close[0]].relative_to(folder).as_posix()}`?"
+    if (above := _above(word, folder)) is not None:
+        return f"Did you mean `{above}`?"
     scripts = sorted(name for name in siblings if Path(name).suffix in _SUFFIXES)[:8]
     return (
         f"Scripts in that folder: {', '.join(scripts)}."
         if scripts
         else "There is no Python script in that folder; `gangline init` writes one."
     )
+
+
+def _above(word: str, folder: Path) -> str | None:
+    """The same file in a parent folder of the project, as it is named from here."""
+    root = find_root(folder)
+    above = [parent for parent in folder.parents if parent.is_relative_to(root) and _is_file(parent / word)]
+    return os.path.relpath(above[0] / word, folder) if above and not Path(word).is_absolute() else None
 
 
 def _walk(folder: Path) -> Iterator[Path]:

@@ -9,7 +9,7 @@ from gangline.cli.describe import describe_exit
 from gangline.cli.differences import render_difference_table
 from gangline.cli.table import Column, render_table
 from gangline.cli.terminal import Terminal
-from gangline.cli.text import render_count, render_duration, render_number, render_size, visible
+from gangline.cli.text import render_count, render_duration, render_metric, render_number, render_size, visible
 from gangline.wire.compared import CodeChangeView, CodeComparison, CompareView, MetricComparison, RankFacts, RanksView
 from gangline.wire.views import DifferenceView
 
@@ -125,7 +125,7 @@ def _metrics(metrics: Sequence[MetricComparison], names: Sequence[str], terminal
     rows: list[tuple[str, ...]] = []
     for one in metrics:
         for part in ("last", "min", "max"):
-            values = [render_number(value[part]) if value else "-" for value in one["values"]]
+            values = [render_metric(value[part]) if value else "-" for value in one["values"]]
             rows.append((one["name"] if part == "last" else "", part, *values))
     columns = [
         Column(title="metric", shrink_to=12),

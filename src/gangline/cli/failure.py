@@ -7,6 +7,7 @@ with the trace in a file. Imports click, never rich.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ EXIT_PIPE_CLOSED = 141
 _RUN_PARAMETERS = frozenset({"run", "runs"})
 _SHOWN_CHARS = 200
 _CRASH_FILE = "cli-crash.log"
+_EXTRA = re.compile(r"Got unexpected extra arguments? \((.*)\)")
 
 
 def report_error(error: GanglineError, *, as_json: bool) -> int:
@@ -72,7 +74,10 @@ def usage_as_error(error: click.ClickException) -> GanglineError:
         return InvalidRequest(
             f"`{path}` needs a run", fix=f"`{path} latest` means the newest one; `gangline ps` lists them all."
         )
-    return InvalidRequest(error.format_message(), fix=f"`{path} --help` shows how it is used.")
+    usage = f"`{path} --help` shows how it is used."
+    if found := _EXTRA.match(error.format_message()):
+        return InvalidRequest(f"`{path}` has no use for `{found[1]}`", fix=usage)
+    return InvalidRequest(error.format_message(), fix=usage)
 
 
 def unnameable_as_error(error: OSError) -> GanglineError:

@@ -78,8 +78,11 @@ class LazyGroup(click.Group):
         if name == "help" and rest and rest[0] in self.entries:
             return f"Did you mean `gangline {rest[0]} --help`?"
         meant = self.synonyms.get(name)
-        if meant is not None and meant in self.entries:
-            meant = shlex.join([meant, *rest])
+        if meant is not None:
+            words = meant.split()
+            if rest and not rest[0].startswith("-") and "latest" in words:
+                words[words.index("latest")], rest = rest[0], rest[1:]
+            meant = shlex.join([*words, *rest])
         if meant is None and name.endswith((".py", ".ipynb")):
             meant = f"submit {name}"
         return f"Did you mean `gangline {meant}`?" if meant else nearest(name, self.entries)

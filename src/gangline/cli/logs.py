@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gangline.cli import connection
-from gangline.cli.describe import describe_phase, explain, num_ranks
+from gangline.cli.describe import describe_phase, explain, is_over, num_ranks
 from gangline.cli.follow import Following, follow_run, label_of, make_printer
 from gangline.cli.logdownload import download_logs
 from gangline.cli.logsearch import print_hits
@@ -87,6 +87,8 @@ def command(run: str, ranks: Sequence[tuple[int, ...]], attempt: int | None, **o
     )
     if not (named or everything or options["follow"]):
         _tell_who_failed(wanted)
+    if not (wide or options["follow"] or options["as_json"] or options["raw"]):
+        _tell_earlier_attempts(wanted)
     if options["pattern"] is not None:
         return _search(client, wanted, options)
     if options["folder"] is not None:
@@ -103,6 +105,14 @@ def _tell_who_failed(wanted: _Wanted) -> None:
     if failure is not None and failure["rank"] not in wanted.ranks:
         rank = failure["rank"]
         say(f"this is rank 0; rank {rank} failed first: gangline logs {wanted.run['id']} --rank {rank}", err=True)
+
+
+def _tell_earlier_attempts(wanted: _Wanted) -> None:
+    """What a rank wrote before a restart is in another file, which is easily forgotten."""
+    newest = wanted.run["attempt"]
+    if wanted.attempt is None and newest:
+        earlier = "0" if newest == 1 else f"0 to {newest - 1}"
+        say(f"this is attempt {newest}; --attempt N shows an earlier one: {earlier}", err=True)
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
@@ -185,7 +195,8 @@ def _print_plain(client: Client, wanted: _Wanted) -> int:
         who = f"rank {wanted.ranks[0]} has" if len(wanted.ranks) == 1 else "the ranks have"
         run = wanted.run
         when = " in that time" if wanted.since is not None or wanted.until is not None else ""
-        state = f"{run['id']} is {describe_phase(run)}: {explain(run, Terminal().now)}"
+        stands = "is over" if is_over(run) else f"is {describe_phase(run)}"
+        state = f"{run['id']} {stands}: {explain(run, Terminal().now)}"
         say(f"{who} written nothing{when}; {state}", err=True)
     return 0
 

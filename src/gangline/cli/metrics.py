@@ -13,7 +13,7 @@ from gangline.cli.summary import render_metric_plot
 from gangline.cli.system import render_system
 from gangline.cli.table import Column, render_table
 from gangline.cli.terminal import Terminal
-from gangline.cli.text import render_count, render_number, visible
+from gangline.cli.text import render_count, render_metric, visible
 from gangline.domain.errors import InvalidRequest
 from gangline.wire.views import MetricBucket, MetricView
 
@@ -78,7 +78,7 @@ def _render_newest(newest: dict[str, float | None], terminal: Terminal) -> list[
     if not newest:
         return ["No metrics. Training code logs them with `gangline.log({'loss': loss}, step=step)`."]
     columns = [Column(title="metric", shrink_to=12), Column(title="newest", right=True)]
-    return render_table(columns, [(name, render_number(value)) for name, value in sorted(newest.items())], terminal)
+    return render_table(columns, [(name, render_metric(value)) for name, value in sorted(newest.items())], terminal)
 
 
 def _render_metric(metric: MetricView, terminal: Terminal) -> list[str]:
@@ -91,7 +91,7 @@ def _render_rows(rows: list[MetricBucket], terminal: Terminal) -> list[str]:
     joined = any(row["count"] != 1 for row in rows)
     if not joined:
         columns = [Column(title="step", right=True), Column(title="value", right=True)]
-        return render_table(columns, [(str(row["step"]), render_number(row["mean"])) for row in rows], terminal)
+        return render_table(columns, [(str(row["step"]), render_metric(row["mean"])) for row in rows], terminal)
     columns = [
         Column(title="steps", right=True),
         Column(title="values", right=True, drop=3),
@@ -104,7 +104,7 @@ def _render_rows(rows: list[MetricBucket], terminal: Terminal) -> list[str]:
 
 def _bucket_row(row: MetricBucket) -> tuple[str, ...]:
     steps = str(row["step"]) if row["step"] == row["last_step"] else f"{row['step']}-{row['last_step']}"
-    return (steps, str(row["count"]), *(render_number(value) for value in (row["min"], row["mean"], row["max"])))
+    return (steps, str(row["count"]), *(render_metric(value) for value in (row["min"], row["mean"], row["max"])))
 
 
 def _write_csv(metric: MetricView) -> None:

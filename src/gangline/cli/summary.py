@@ -26,7 +26,7 @@ from gangline.cli.text import (
     render_clock,
     render_count,
     render_duration,
-    render_number,
+    render_metric,
     render_size,
     render_step,
     visible,
@@ -54,6 +54,7 @@ _MOST_ATTEMPTS = 3
 """On a screen that has to hold a failure, too."""
 _MOST_CHECKPOINTS = 6
 _MOST_METRICS = 8
+_WARNING_CHARS = 200
 _KNOWN_PACKAGES = ("torch", "numpy", "jax", "tensorflow", "deepspeed", "accelerate", "lightning", "transformers")
 
 
@@ -202,6 +203,7 @@ def _render_facts(run: RunDetail, terminal: Terminal) -> list[str]:
         "time": _time(run, terminal),
         "metrics": _newest_metrics(run["metrics"], terminal),
         "avoided": _avoided(run["events"]),
+        "warnings": _warnings(run),
     }
     return _labelled(facts, terminal)
 
@@ -262,9 +264,25 @@ def _avoided(events: Sequence[EventView]) -> str:
     return visible("; ".join(f"node {data.get('avoids')} ({data.get('why')})" for data in newest))
 
 
+def _warnings(run: RunDetail) -> str:
+    """What the newest attempt was warned of first, and how many more there are."""
+    newest = run["attempt"]
+    told = [
+        event["message"]
+        for event in run["events"]
+        if event["kind"] == "warning" and event["data"].get("attempt", newest) == newest
+    ]
+    if not told:
+        return ""
+    first = visible(told[0])
+    first = first if len(first) <= _WARNING_CHARS else f"{first[:_WARNING_CHARS].rstrip()}…"
+    more = f" ({len(told) - 1} more: gangline show {run['id']} --events)" if len(told) > 1 else ""
+    return f"{first}{more}"
+
+
 def _newest_metrics(metrics: Mapping[str, float | None], terminal: Terminal) -> str:
     names = list(metrics)
-    shown = [f"{visible(name)} {render_number(metrics[name])}" for name in names[:_MOST_METRICS]]
+    shown = [f"{visible(name)} {render_metric(metrics[name])}" for name in names[:_MOST_METRICS]]
     more = len(names) - len(shown)
     return terminal.dot.join([*shown, *([f"{more} more"] if more > 0 else [])])
 
@@ -370,7 +388,7 @@ def _environment_facts(environment: Mapping[str, Any]) -> list[str]:
 def _hosts(run: RunDetail) -> str:
     if not run["attempts"]:
         return ""
-    hosts = dict.fromkeys(node["host"] for node in run["attempts"][-1]["nodes"])
+    hosts = dict.fromkeys(node["host"] for node in run["attempts"][-1]["nodes"] if node["host"])
     return ", ".join(map(visible, hosts))
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "render_clock",
     "render_count",
     "render_duration",
+    "render_metric",
     "render_number",
     "render_size",
     "render_step",
@@ -150,6 +151,11 @@ def render_number(value: float | None) -> str:
     if value == int(value) and abs(value) < 1e7:  # noqa: PLR2004 - more digits than anybody reads
         return str(int(value))
     return f"{value:,.0f}" if 10_000 <= abs(value) < 1e9 else f"{value:.4g}"  # noqa: PLR2004
+
+
+def render_metric(value: float | None) -> str:
+    """A value that training code logged; null stands for NaN and infinities, which JSON has no form for."""
+    return "not finite" if value is None else render_number(value)
 
 
 def render_step(step: int | None, total: int | None) -> str:

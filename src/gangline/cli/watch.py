@@ -22,7 +22,15 @@ from gangline.cli.options import Whole, json_option, run_argument
 from gangline.cli.plot import render_sparkline
 from gangline.cli.summary import main_metric, metric_points, render_attempts
 from gangline.cli.terminal import Terminal, say
-from gangline.cli.text import render_clock, render_count, render_duration, render_number, render_step, visible
+from gangline.cli.text import (
+    render_clock,
+    render_count,
+    render_duration,
+    render_metric,
+    render_number,
+    render_step,
+    visible,
+)
 from gangline.domain.errors import NotFound
 from gangline.wire.views import EventView, MetricView, RankView, RunDetail, RunSummary
 
@@ -243,7 +251,7 @@ def _loss_line(view: View, terminal: Terminal) -> str:
     values = [y for _, y in metric_points(view.metric)]
     line = render_sparkline(values, width=min(60, terminal.width - 30), unicode=terminal.unicode)
     newest = view.run["metrics"].get(view.metric["name"])
-    return f"{visible(view.metric['name'])} {line} {render_number(newest)}"
+    return f"{visible(view.metric['name'])} {line} {render_metric(newest)}"
 
 
 def _render_ranks(run: RunDetail, terminal: Terminal) -> list[str]:

@@ -18,6 +18,7 @@ from gangline.snapshot.manifest import Manifest
 __all__ = ["check_entry", "relative_entry"]
 
 _PROBE_TIMEOUT_S = 30.0
+_FROM_HERE = " Paths start from the folder in which you submit, also those of a run file."
 
 
 def relative_entry(spec: RunSpec, *, cwd: Path, root: Path) -> RunSpec:
@@ -112,7 +113,7 @@ def _check_file(entry: str, manifest: Manifest, workdir: str, *, what: str) -> N
             f"The {what} `{entry}` is left out of the snapshot", why=f"The rule: {rule}.", fix=f"Add --include {wanted}"
         )
     raise SpecInvalid(
-        f"There is no {what} `{entry}` in {manifest.code.root or 'the project'}",
+        f"There is no {what} `{entry}` in {_name_folder(manifest, workdir)}",
         fix=_suggest(wanted, manifest, workdir),
     )
 
@@ -181,13 +182,22 @@ def _excluding_rule(path: str, manifest: Manifest) -> str | None:
     return None
 
 
+def _name_folder(manifest: Manifest, workdir: str) -> str:
+    """Where an entry was looked for: the folder in which the ranks start."""
+    root = manifest.code.root
+    if workdir == ".":
+        return root or "the project"
+    return posixpath.join(root, workdir) if root else f"{workdir} of the project"
+
+
 def _suggest(wanted: str, manifest: Manifest, workdir: str) -> str:
     suffix = posixpath.splitext(wanted)[1]
     files = [item.path for item in manifest.files if item.path.endswith(suffix)]
     shown = [posixpath.relpath(path, workdir) for path in files]
     same_name = [path for path in shown if posixpath.basename(path) == posixpath.basename(wanted)]
     if same_name:
-        return f"Did you mean `{same_name[0]}`?"
+        closest = min(same_name, key=lambda path: path.count("/"))
+        return f"Did you mean `{closest}`?{_FROM_HERE if workdir != '.' else ''}"
     few = 8
     if len(shown) <= few:
         return (

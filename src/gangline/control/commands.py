@@ -368,7 +368,8 @@ class Commands:
             if run.phase is Phase.STOPPING or (run.phase in TERMINAL and holds):
                 raise StillEnding(f"Run `{run_id}` is still ending", fix="Try again once `gangline wait` has returned.")
             if run.phase not in {Phase.FAILED, Phase.STOPPED}:
-                fix = "Submit it again to train anew." if run.phase is Phase.SUCCEEDED else "Stop it first."
+                onwards = f"Train on in a new run: gangline rerun {run_id} --from-checkpoint latest -- ARGS."
+                fix = onwards if run.phase is Phase.SUCCEEDED else "Stop it first."
                 stands = "has succeeded" if run.phase is Phase.SUCCEEDED else f"is {run.phase}"
                 raise Conflict(f"Run `{run_id}` {stands}", why="Only what failed or was stopped is resumed", fix=fix)
             move = self._again.reopen(run, request, by=by, changes=_reopened(run))

@@ -48,11 +48,15 @@ BUILT_IN = frozenset(
 """Names that are left out everywhere, unless an include names them. `.git` is left out always."""
 CHECKPOINTS = "built-in list: checkpoints of Gangline"
 """The words for what `checkpoint_names` finds."""
+_REPORT = re.compile(r"gangline-report-.+\.html")
+"""What `gangline report` writes into the folder in which it is typed."""
 _WILD = re.compile(r"[*?\[\\]")
 
 
 def built_in_rule(name: str) -> str | None:
     """The words for a name of the built-in list."""
+    if _REPORT.fullmatch(name):
+        return "built-in list: reports of Gangline"
     return f"built-in list: {name}" if name in BUILT_IN else None
 
 

@@ -46,7 +46,10 @@ def checkpoint(step: int, *, rank0_only: bool = False) -> contextlib.AbstractCon
         TypeError, ValueError: `step` is not a whole number >= 0. What the block itself raises goes through; trouble of
             the platform does not: it is said, recorded, and training goes on.
     """
-    number = operator.index(step)
+    try:
+        number = operator.index(step)
+    except TypeError:
+        raise TypeError(f"gangline.checkpoint takes the step as a whole number, not {type(step).__name__}") from None
     if number < 0:
         raise ValueError(f"step has to be 0 or more, not {number}")
     global _saver  # noqa: PLW0603 - saves of one process are counted together

@@ -174,3 +174,42 @@ def test_an_exception_that_holds_half_a_character_can_be_told(tmp_path: Path, od
     assert found["message"] == ascii(f"bad {odd}")[1:-1]
     assert found["causes"][0]["message"] == found["message"]
     assert found["time"] == 1.5
+
+
+TORCHRUN = """
+============================================================
+train.py FAILED
+------------------------------------------------------------
+Failures:
+[1]:
+  time      : 2026-12-01_02:57:31
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : -15 (pid: 12534)  (SIGTERM)
+  error_file: <N/A>
+  traceback : Signal 15 (SIGTERM) received by PID 12534
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-12-01_02:57:31
+  host      : localhost
+  rank      : 3 (local_rank: 3)
+  exitcode  : {code}
+  error_file: <N/A>
+  traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
+============================================================
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("2 (pid: 12532) ", "train.py FAILED: its rank 3 exited with code 2"),
+        ("-9 (pid: 12532)  (SIGKILL)", "train.py FAILED: its rank 3 was ended by SIGKILL"),
+    ],
+)
+def test_the_table_of_torchrun_becomes_one_line(code: str, told: str) -> None:
+    written = {"type": "x.ChildFailedError", "message": TORCHRUN.format(code=code), "traceback": "", "causes": []}
+    found = decide_error(written, log="train.py: error: unrecognized arguments: --dry\n", signal=None)
+    assert found is not None
+    assert found["message"] == told

@@ -176,7 +176,7 @@ def test_this_machine() -> None:
 
 @pytest.mark.parametrize(("cpus", "nodes", "ranks"), [(2, 64, 256), (64, 256, 2048)])
 def test_a_slip_in_a_size_cannot_take_the_machine_down(tmp_path, monkeypatch, cpus, nodes, ranks) -> None:
-    monkeypatch.setattr(detect, "detect_cpus", lambda system: cpus)
+    monkeypatch.setattr(detect, "detect_cpus", lambda _: cpus)
     capacity = detect_capacity({}, system=tmp_path)
     assert (capacity.nodes, capacity.ranks) == (nodes, ranks)
     check_feasible(capacity, Demand(nodes=8, procs_per_node=32), pool="local")

@@ -151,6 +151,21 @@ def test_a_launcher_where_the_script_should_be_is_told_what_to_type(project: Pat
     assert "train.py" in caught.value.fix
 
 
+def test_a_script_of_a_parent_folder_of_the_project_is_named_from_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    here = tmp_path / "project/a/b"
+    here.mkdir(parents=True)
+    for name in ("train.py", "project/train.py", "project/a/other.py"):
+        (tmp_path / name).write_text("")
+    monkeypatch.chdir(here)
+    with pytest.raises(InvalidRequest) as caught:
+        entry_of(here, "train.py")
+    assert caught.value.fix == "There is no Python script in that folder; `gangline init` writes one."
+    (tmp_path / "project/gangline.yaml").write_text("")
+    with pytest.raises(InvalidRequest) as caught:
+        entry_of(here, "train.py")
+    assert caught.value.fix == "Did you mean `../../train.py`?"
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -253,7 +253,8 @@ def test_wait_gives_up_in_time(gangline: Any, client: Any, make: Any):
 
 def test_metrics_lists_newest_values(gangline: Any, client: Any, make: Any):
     client.runs = {"a": make.run(id="a", metrics={"loss": 0.5, "lr": None})}
-    assert gangline("metrics", "a").out.splitlines() == ["METRIC  NEWEST", "loss       0.5", "lr           -"]
+    listed = ["METRIC      NEWEST", "loss           0.5", "lr      not finite"]
+    assert gangline("metrics", "a").out.splitlines() == listed
     assert json.loads(gangline("metrics", "a", "--json").out) == {"loss": 0.5, "lr": None}
 
 
@@ -358,6 +359,24 @@ def test_show_names_the_nodes_that_the_newest_launch_avoids(gangline: Any, clien
     assert "avoided" not in gangline("show", "a").out
 
 
+def test_show_says_what_the_newest_attempt_was_warned_of(gangline: Any, client: Any, make: Any):
+    told = [(0, "old"), (1, "Rank 0: gangline.log left out `loss`: str is not a number"), (1, "other")]
+    events = [
+        {"seq": i, "time": 0.0, "kind": "warning", "message": text, "data": {"attempt": number}}
+        for i, (number, text) in enumerate(told)
+    ]
+    client.runs = {"a": make.run(id="a", attempt=1, events=events)}
+    lines = gangline("show", "a").out.splitlines()
+    assert "warnings    Rank 0: gangline.log left out `loss`: str is not a number (1 more: gangline show a" in lines
+    client.runs = {"a": make.run(id="a")}
+    assert "warnings" not in gangline("show", "a").out
+
+
+def test_a_loss_that_is_not_finite_is_not_shown_as_missing(gangline: Any, client: Any, make: Any):
+    client.runs = {"a": make.run(id="a", metrics={"loss": None, "lr": 0.1})}
+    assert "metrics     loss not finite" in gangline("show", "a").out
+
+
 @pytest.mark.usefixtures("no_server")
 def test_version_starts_nothing(gangline: Any):
     assert gangline("version").out.splitlines()[-1] == "server   not running"
@@ -420,6 +439,10 @@ def test_a_line_of_the_server_log_that_is_half_written_waits_for_its_end(tmp_pat
     ("line", "says"),
     [
         ("log latest --rank 3", "Did you mean `gangline logs latest --rank 3`?"),
+        ("why llama-7k3q", "Did you mean `gangline show llama-7k3q`?"),
+        ("events llama-7k3q", "Did you mean `gangline show llama-7k3q --events`?"),
+        ("tail llama-7k3q", "Did you mean `gangline logs --follow llama-7k3q`?"),
+        ("ps now", "`gangline ps` has no use for `now`"),
         ("help submit", "Did you mean `gangline submit --help`?"),
         ("logs", "`gangline logs latest` means the newest one"),
         ("stop", "`gangline stop latest` means the newest one"),
@@ -506,6 +529,14 @@ def test_system_without_samples_says_so(gangline: Any, client: Any):
     client.samples = [{"node": 0, "host": "", "attempt": 0, "samples": []}]
     assert "No samples yet" in gangline("metrics", "llama", "--system").out
     assert gangline("metrics", "llama", "loss", "--system").code == 64
+
+
+def test_logs_say_that_earlier_attempts_have_logs_of_their_own(gangline: Any, client: Any, make: Any):
+    client.runs = {"a": make.run(id="a", attempt=2, attempts=[make.attempt(number=number) for number in range(3)])}
+    told = "this is attempt 2; --attempt N shows an earlier one: 0 to 1"
+    assert told in gangline("logs", "a", "--rank", "0").err
+    for args in (["--attempt", "0"], ["--json"], ["--raw"], ["--search", "x"]):
+        assert "this is attempt" not in gangline("logs", "a", *args).err
 
 
 def test_logs_say_which_rank_failed_first(gangline: Any, client: Any, make: Any):

@@ -109,6 +109,13 @@ def command(line: str, **resources: int) -> RunSpec:
     )
 
 
+def test_a_script_is_looked_for_where_the_ranks_start_and_that_folder_is_named(project):
+    with pytest.raises(SpecInvalid) as raised:
+        ready(project, RunSpec(entry="train.py"), "jobs")
+    assert f"There is no script `train.py` in {project}/jobs" in str(raised.value)
+    assert raised.value.fix.startswith("Did you mean `../train.py`? Paths start from the folder in which you submit")
+
+
 @pytest.mark.parametrize(
     ("line", "says"),
     [

@@ -107,7 +107,7 @@ def test_huge_ignored_folders_are_not_counted_to_the_end(project) -> None:
 
 def test_caches_and_environments_are_left_out_by_the_built_in_list(project, packed) -> None:
     write(project, "train.py", ".venv/bin/python", "node_modules/x/y.js", "pkg/__pycache__/a.pyc", "myenv/lib/x.py")
-    write(project, "myenv/pyvenv.cfg")
+    write(project, "myenv/pyvenv.cfg", "gangline-report-train-2abc.html")
     result = packed(project)
     assert paths_of(result) == ["pkg", "train.py"]
     assert set(rules_of(result)) == {
@@ -115,6 +115,7 @@ def test_caches_and_environments_are_left_out_by_the_built_in_list(project, pack
         "built-in list: node_modules",
         "built-in list: __pycache__",
         "built-in list: virtual environments",
+        "built-in list: reports of Gangline",
     }
 
 

@@ -110,7 +110,8 @@ def test_an_empty_save_does_not_count_and_is_said(as_rank: AsRank, capsys: pytes
 
 @pytest.mark.parametrize("step", [-1, 1.5, "ten", None])
 def test_a_step_has_to_be_a_whole_number(step: object) -> None:
-    with pytest.raises((TypeError, ValueError)):
+    says = r"step .*(whole number, not (float|str|NoneType)|0 or more, not -1)"
+    with pytest.raises((TypeError, ValueError), match=says):
         gangline.checkpoint(step)  # type: ignore[arg-type]
 
 
