@@ -56,8 +56,8 @@ def test_what_can_never_start_is_refused_before_it_waits(laptop: Laptop):
         (("--partition", "spot", "--time-limit", "8d"), ["time limit of 7-00:00:00", "asks for 8-00:00:00"]),
         (("--nodes", "5"), ["5 nodes", "has 4"]),
         (("--gpus-per-node", "9"), ["no node with 9 gpu", "gpu:8"]),
-        (("--gres", "gpu:h100:1"), ["no node with 1 gpu of type h100", "--gres"]),
-        (("--gres", "tpu:1"), ["Invalid generic resource", "--gres"]),
+        (("--gres", "gpu:h100:1", "--gpus-per-node", "0"), ["no node with 1 gpu of type h100", "--gres"]),
+        (("--gres", "tpu:1", "--gpus-per-node", "0"), ["Invalid generic resource", "--gres"]),
     ]:
         said = laptop.refused("submit", "--pool", "lab", *options, "train.py")
         assert all(word in said for word in words), said
