@@ -125,6 +125,10 @@ class Backend(Protocol):
         """Where the agents of a run find its files, on their machines. Pure."""
         ...
 
+    def lane(self, spec: RunSpec) -> str:
+        """The part of the pool that a run goes to, where parts fill up by themselves; else "". Pure."""
+        ...
+
     def render(self, gang: GangSpec) -> Launch:
         """Exactly what `submit` would start. Pure: touches nothing."""
         ...

@@ -14,6 +14,7 @@ from gangline.cli.table import Column, render_table
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_age, render_duration, render_step, visible
 from gangline.domain.phase import TERMINAL, Phase
+from gangline.domain.pool import LOCAL
 from gangline.wire.views import RunSummary
 
 __all__ = ["command", "render_runs"]
@@ -62,9 +63,11 @@ def command(*, show_all: bool, limit: int | None, phases: Sequence[str], as_json
 
 def render_runs(runs: Sequence[RunSummary], terminal: Terminal) -> list[str]:
     """The table of runs, in the order given."""
+    has_pools = any(run["pool"] != LOCAL for run in runs)
     columns = [
         Column(title="id"),
         Column(title="name", shrink_to=8, drop=6),
+        *([Column(title="pool", drop=4)] if has_pools else []),
         Column(title="phase", paint=lambda shown, cell, row: shown.phase(runs[row]["phase"], cell)),
         Column(title="step", right=True, drop=2),
         Column(title="gang", drop=4),
@@ -73,13 +76,14 @@ def render_runs(runs: Sequence[RunSummary], terminal: Terminal) -> list[str]:
         Column(title="took", right=True, drop=3),
         Column(title="message", shrink_to=20, drop=7),
     ]
-    return render_table(columns, [_row(run, terminal.now) for run in runs], terminal)
+    return render_table(columns, [_row(run, terminal.now, has_pools=has_pools) for run in runs], terminal)
 
 
-def _row(run: RunSummary, now: float) -> tuple[str, ...]:
+def _row(run: RunSummary, now: float, *, has_pools: bool) -> tuple[str, ...]:
     return (
         run["id"],
         run["name"],
+        *([run["pool"]] if has_pools else []),
         describe_phase(run),
         render_step(run["step"], run["total_steps"]),
         describe_gang(run),

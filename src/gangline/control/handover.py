@@ -31,6 +31,7 @@ class _Item(Generic[_T]):
     key: str
     work: Callable[[], _T]
     is_new: bool
+    lane: str = ""
     has_begun: bool = False
     is_done: bool = False
     result: _T | None = None
@@ -57,11 +58,12 @@ class HandOvers(Generic[_T]):
         self._lock = threading.Lock()
         self._pools: dict[str, _Pool[_T]] = {}
 
-    def ask(self, pool: str, key: str, work: Callable[[], _T], *, is_new: bool) -> _T | None:
+    def ask(self, pool: str, key: str, work: Callable[[], _T], *, is_new: bool, lane: str = "") -> _T | None:
         """The answer, given out once; None while there is none. What is asked for first comes first.
 
         Args:
             is_new: nothing was ever tried under this key: where one before it is turned away, it is not tried.
+            lane: the part of the pool that it goes to; where that one alone is full, others are still tried.
         Raises:
             Exception: whatever `work` raised; given out once, too.
         """
@@ -69,7 +71,7 @@ class HandOvers(Generic[_T]):
             mine = self._pools.setdefault(pool, _Pool())
             item = mine.items.get(key)
             if item is None:
-                item = _Item(key=key, work=work, is_new=is_new)
+                item = _Item(key=key, work=work, is_new=is_new, lane=lane)
                 mine.items[key] = item
                 mine.waiting.append(item)
             must_start, mine.is_busy = not mine.is_busy and bool(mine.waiting), mine.is_busy or bool(mine.waiting)
@@ -124,6 +126,7 @@ class HandOvers(Generic[_T]):
 
 def _turn_away(mine: _Pool[_T], error: BackendError) -> None:
     """The pool takes nothing now, and nothing behind may overtake. What was tried before may exist: it is looked up."""
-    for item in [item for item in mine.waiting if item.is_new]:
+    lane = error.lane if isinstance(error, NoCapacity) else None
+    for item in [item for item in mine.waiting if item.is_new and lane in {None, item.lane}]:
         mine.waiting.remove(item)
         item.error, item.is_done = error, True

@@ -37,6 +37,9 @@ class _Hold:
     places: int
     """Taken in the pool when it said so; once there are fewer, it may have room."""
 
+    def lasts(self, now: float, places: int) -> bool:
+        return now < self.until and places >= self.places
+
 
 class Queue:
     """Gives places to waiting runs; used by the reconciler's thread alone."""
@@ -51,7 +54,8 @@ class Queue:
         self._book = book
         self._mark: tuple[object, ...] = ()
         self._look_at = float("-inf")
-        self._holds: dict[str, _Hold] = {}
+        self._holds: dict[tuple[str, str | None], _Hold] = {}
+        """By pool and lane; None: all of the pool."""
         self.is_waiting = False
         """Whether any run waits, as of the last look."""
 
@@ -76,31 +80,48 @@ class Queue:
         self._look_at = min([now + _LOOK_AGAIN_S, *later]) if waiting else float("inf")
         return started
 
-    def hold(self, pool: str, why: str) -> None:
-        """The backend of a pool has no room: nothing is handed to it for a while, longer each time."""
-        before, now = self._holds.get(pool), self._clock.now()
+    def hold(self, pool: str, why: str, *, lane: str | None) -> None:
+        """A pool, or one lane of it, has no room: nothing is handed to it for a while, longer each time."""
+        before, now = self._holds.get((pool, lane)), self._clock.now()
         if before is not None and now < before.until:
             return  # those that were on their way behind it
         pause_s = _FIRST_HOLD_S if before is None else min(before.pause_s * 2, _LONGEST_HOLD_S)
         places = sum(run.pool == pool and run.handle is not None for run in self._store.held_runs())
-        self._holds[pool] = _Hold(why=why, until=now + pause_s, pause_s=pause_s, places=places)
+        self._holds[(pool, lane)] = _Hold(why=why, until=now + pause_s, pause_s=pause_s, places=places)
 
-    def went_well(self, pool: str) -> None:
-        """The backend of a pool has taken a launch."""
-        if self._holds.pop(pool, None) is not None:
-            self._look_at = float("-inf")
+    def went_well(self, run: RunRow) -> None:
+        """The backend of a run's pool has taken its launch."""
+        lane = self._backends[run.pool].lane(self._specs.get(run))
+        for key in ((run.pool, None), (run.pool, lane)):
+            if self._holds.pop(key, None) is not None:
+                self._look_at = float("-inf")
 
     def _pass_on(self, pool: str, held: Sequence[RunRow], waiting: Sequence[RunRow], now: float) -> list[RunRow]:
-        """Hand runs over to a backend that lets them wait by itself: all, in order, as fast as it takes them."""
-        hold = self._holds.get(pool)
+        """Hand runs over to a backend that lets them wait by itself: all, in order, as fast as it takes them.
+
+        A full lane holds back its own runs alone.
+        """
         ready = [run for run in waiting if run.not_before is None or run.not_before <= now]
-        if hold is not None and now < hold.until and sum(run.handle is not None for run in held) >= hold.places:
-            self._tell(ready, hold.why)
+        places = sum(run.handle is not None for run in held)
+        lanes: dict[str, list[RunRow]] = {}
+        for run in ready:
+            lanes.setdefault(self._backends[pool].lane(self._specs.get(run)), []).append(run)
+        whole = self._holds.get((pool, None))
+        if whole is not None and whole.lasts(now, places):
+            self._tell(ready, whole.why)
             return []
+        passed: set[str] = set()
+        for lane, mine in lanes.items():
+            hold = self._holds.get((pool, lane))
+            if hold is not None and hold.lasts(now, places):
+                self._tell(mine, hold.why)
+            else:
+                passed.update(run.id for run in (mine if hold is None else mine[:1]))  # one finds out for all
         room = _MOST_ON_THE_WAY - sum(run.placement is not None and run.handle is None for run in held)
-        if hold is not None:
-            room = min(room, 1)  # one finds out for all
-        return [run for one in ready[: max(0, room)] if (run := self._hand_over(one)) is not None]
+        if whole is not None:
+            room = min(room, 1)
+        chosen = [run for run in ready if run.id in passed][: max(0, room)]
+        return [placed for one in chosen if (placed := self._hand_over(one)) is not None]
 
     def _hand_over(self, run: RunRow) -> RunRow | None:
         nodes = self._specs.get(run).resources.nodes

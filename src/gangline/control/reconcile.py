@@ -317,7 +317,7 @@ class Reconciler:
         else:
             if launched is not None:
                 watch.tries = 0
-                self._queue.went_well(run.pool)
+                self._queue.went_well(run)
                 self._launcher.note(run, launched)
 
     def _not_written(self, run: RunRow, error: OSError) -> StorageFull | OSError:
@@ -342,7 +342,8 @@ class Reconciler:
         if Capability.SHARED_FILES in backend.capabilities:
             return work()
         is_new = not self._launcher.was_prepared(run, backend)
-        return self._hand_overs.ask(run.pool, launch_key(run), work, is_new=is_new)
+        lane = backend.lane(self._specs.get(run))
+        return self._hand_overs.ask(run.pool, launch_key(run), work, is_new=is_new, lane=lane)
 
     def _backend(self, run: RunRow) -> Backend:
         """The backend of a run's pool.
@@ -361,7 +362,7 @@ class Reconciler:
         if not self._can(run, Capability.OWN_QUEUE):
             self._nothing_started(run, _requeued(error, self._clock.now() + _NO_CAPACITY_RETRY_S))
             return
-        self._queue.hold(run.pool, str(error))
+        self._queue.hold(run.pool, str(error), lane=error.lane)
         self._launcher.discard(run)
         if run.phase is Phase.STARTING:
             self._store.move(run, _requeued(error, None), at=self._clock.now())

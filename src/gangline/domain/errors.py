@@ -193,10 +193,18 @@ class Rejected(BackendError):
 
 
 class NoCapacity(BackendError):
-    """There is no room now; the run waits in the queue."""
+    """There is no room now; the run waits in the queue.
+
+    Args:
+        lane: the part of the pool (`Backend.lane`) that has none; None: all of it.
+    """
 
     code = "no_capacity"
     http_status = 503
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "", lane: str | None = None) -> None:
+        super().__init__(what, why=why, fix=fix)
+        self.lane = lane
 
 
 class AuthFailed(BackendError):

@@ -22,6 +22,7 @@ from gangline.domain.gang import (
 )
 from gangline.domain.phase import Reason
 from gangline.domain.pool import Finding, PoolJob, PoolState, Verdict
+from gangline.domain.spec import RunSpec
 from gangline.testing.builders import make_capacity
 from gangline.testing.site import FakeSite
 
@@ -117,6 +118,9 @@ class FakeBackend:
 
     def describe(self, handle: Handle) -> dict[str, str]:
         return {"job": str(handle.data["key"])}
+
+    def lane(self, spec: RunSpec) -> str:
+        return spec.slurm.partition or ""
 
     def render(self, gang: GangSpec) -> Launch:
         nodes = range(gang.nodes)

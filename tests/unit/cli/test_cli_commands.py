@@ -144,6 +144,15 @@ def test_ps_at_80_columns(gangline: Any, client: Any, make: Any, monkeypatch: py
     ]
 
 
+def test_ps_names_pools_where_there_is_more_than_this_machine(gangline: Any, client: Any, make: Any):
+    client.runs = {run["id"]: run for run in [make.run(pool="local"), make.run(id="x-2222", pool="a100")]}
+    shown = gangline("ps", env={"COLUMNS": "200"}).out.splitlines()
+    assert shown[0].split()[:4] == ["ID", "NAME", "POOL", "PHASE"]
+    assert {line.split()[2] for line in shown[1:]} == {"local", "a100"}
+    del client.runs["x-2222"]
+    assert "POOL" not in gangline("ps", env={"COLUMNS": "200"}).out
+
+
 def test_ps_shows_live_runs_however_old(gangline: Any, client: Any, make: Any):
     done = [make.run(id=f"done-{i}", phase="succeeded", created=make.now + i) for i in range(ps.DEFAULT_LIMIT + 5)]
     client.runs = {run["id"]: run for run in [*done, make.run(id="old-live", created=1.0)]}

@@ -42,6 +42,7 @@ from gangline.domain.gang import (
     PoolCapacity,
 )
 from gangline.domain.pool import Finding, PoolJob, PoolState, Verdict
+from gangline.domain.spec import RunSpec
 from gangline.rundir.home import Home
 from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import LaunchDir, RunDir
@@ -118,6 +119,9 @@ class LocalBackend:
     def places(self, run_id: str) -> Places:
         home = self._home
         return Places(run_dir=str(home.run(run_id).path), objects=str(home.objects), answers=str(home.answers))
+
+    def lane(self, spec: RunSpec) -> str:  # noqa: ARG002 - this machine has but one
+        return ""
 
     def render(self, gang: GangSpec) -> Launch:
         return render_launch(gang, backend=self.name, agent=self._agent_command(), env=self._env)

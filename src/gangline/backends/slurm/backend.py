@@ -31,11 +31,11 @@ from gangline.backends.slurm.submission import Unsure, parse_job_id, parse_refus
 from gangline.backends.slurm.sweep import Look, end_job, survey_jobs
 from gangline.backends.slurm.tokens import Token, home_identity, job_name, parse_token
 from gangline.backends.slurm.upload import upload_run
-from gangline.domain.errors import AuthFailed, BackendError, NoCapacity, Rejected, Transient
+from gangline.domain.errors import AuthFailed, BackendError, Rejected, Transient
 from gangline.domain.gang import Capability, Cleared, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
 from gangline.domain.naming import check_variable
 from gangline.domain.pool import Finding, PoolJob, PoolState, PoolStatus, SlurmPool
-from gangline.domain.spec import SlurmOptions
+from gangline.domain.spec import RunSpec, SlurmOptions
 from gangline.rundir.files import read_json, write_json
 from gangline.rundir.home import Home
 
@@ -148,6 +148,11 @@ class SlurmBackend:
     def places(self, run_id: str) -> Places:
         work = self.pool.work
         return Places(run_dir=f"{work}/runs/{run_id}", objects=f"{work}/objects", answers=f"{work}/answers")
+
+    def lane(self, spec: RunSpec) -> str:
+        """Its partition; of an existing script, the one that it names."""
+        asked = spec.slurm.partition or spec.slurm.directives.get("partition") or self.pool.defaults.partition
+        return asked or ""
 
     def render(self, gang: GangSpec) -> Launch:
         """See `ports.Backend.render`; the pool is asked once for its interpreter, where nobody has named one.
@@ -306,10 +311,7 @@ class SlurmBackend:
         self._probed_until = self._monotonic() + _PROBED_FOR_S
 
     def _pass_gate(self, launch: Launch) -> None:
-        options = merge_options(self.pool.defaults, launch.gang.slurm)
-        why = self._gate.may_start(launch.gang, options, _script_of(launch))
-        if why is not None:
-            raise NoCapacity(why)
+        self._gate.check(launch.gang, self._options(launch.gang), _script_of(launch))
 
     def _note(self, run_id: str, launch: int) -> Path:
         """It is there from before `sbatch` is called until it is certain that there is no job."""

@@ -11,6 +11,7 @@ from gangline.backends.slurm.parse import parse_queue, parse_test_only, render_o
 from gangline.backends.slurm.states import Standing
 from gangline.backends.slurm.tokens import Token, parse_token
 from gangline.backends.slurm.truth import render_clock
+from gangline.domain.errors import NoCapacity
 from gangline.domain.gang import GangSpec
 from gangline.domain.pool import SlurmPool, WaitIn
 from gangline.domain.spec import SlurmOptions
@@ -72,13 +73,14 @@ class Gate:
     def __init__(self, pool: SlurmPool, link: Link, *, home: str, wall: Callable[[], float]) -> None:
         self._pool, self._link, self._home, self._wall = pool, link, home, wall
 
-    def may_start(self, gang: GangSpec, options: SlurmOptions, script: str) -> str | None:
-        """None, or one sentence why the gang waits. It must not have a job yet.
+    def check(self, gang: GangSpec, options: SlurmOptions, script: str) -> None:
+        """Whether the gang is handed over now. It must not have a job yet.
 
         Args:
             options: of the pool and the run, merged.
             script: the batch script that `sbatch` would be given.
         Raises:
+            NoCapacity: it is not, and why.
             Transient, AuthFailed: Slurm could not be asked.
         """
         pool = self._pool
@@ -86,10 +88,13 @@ class Gate:
             ran = self._link.run(render_own_jobs(self._link.hello().user), timeout_s=_ASK_S)
             why = decide_max_jobs(pool, count_own(ran, Token(home=self._home, run_id=gang.run_id, launch=gang.launch)))
             if why is not None:
-                return why
+                raise NoCapacity(why)
         if pool.wait_in is not WaitIn.GANGLINE:
-            return None
-        return decide_room(pool.name, gang.nodes, self._ask_room(options, script), self._wall())
+            return
+        why = decide_room(pool.name, gang.nodes, self._ask_room(options, script), self._wall())
+        if why is not None:
+            lane = options.partition or options.directives.get("partition") or ""
+            raise NoCapacity(why, lane=lane)
 
     def _ask_room(self, options: SlurmOptions, script: str) -> Room:
         ran = self._link.run(render_test_only(), stdin=script.encode(), timeout_s=_ASK_S)

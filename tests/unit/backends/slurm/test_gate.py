@@ -4,7 +4,7 @@ import pytest
 
 from gangline.backends.slurm.gate import Gate, Room, decide_room, parse_idle
 from gangline.backends.slurm.link import Hello, Ran
-from gangline.domain.errors import Transient
+from gangline.domain.errors import NoCapacity, Transient
 from gangline.domain.pool import SlurmPool, WaitIn
 from gangline.domain.spec import SlurmOptions
 from gangline.testing import FakeClock, make_gang
@@ -53,11 +53,29 @@ def clock():
     return FakeClock()
 
 
+lanes = []
 GANG = make_gang(run_id="one-7k3q", nodes=2)
 
 
 def ask(one, options=SlurmOptions()):  # noqa: B008 - frozen
-    return one.may_start(GANG, options, "#!/bin/bash\n")
+    """Why the gang waits, and in which lane; None: it is handed over."""
+    try:
+        one.check(GANG, options, "#!/bin/bash\n")
+    except NoCapacity as full:
+        lanes.append(full.lane)
+        return full.what
+    return None
+
+
+def test_a_full_partition_speaks_for_itself_alone(clock):
+    link = Link(
+        sbatch=starts(7200, clock), sinfo="main*|0|idle\n", squeue=row("7", "RUNNING", "gangline:0123456789ab:x-1a1a/0")
+    )
+    lanes.clear()
+    assert ask(gate(link, clock, wait_in=WaitIn.GANGLINE), SlurmOptions(partition="spot"))
+    assert ask(gate(link, clock, wait_in=WaitIn.GANGLINE))
+    assert ask(gate(link, clock, max_jobs=1))
+    assert lanes == ["spot", "", None]
 
 
 def test_a_pool_that_lets_slurm_queue_asks_nothing(clock):
