@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import select
@@ -20,6 +21,8 @@ from gangline.agent.execstart import ExecStarter
 from gangline.agent.starter import RankExit, RankStart
 
 PATIENCE_S = 120.0
+_PR_SET_CHILD_SUBREAPER = 36
+"""A starter adopts orphans. Left on, later tests in this process would count servers and the like as their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,3 +184,4 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     made = Bench(tmp_path)
     yield made
     made.close()
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
