@@ -12,14 +12,19 @@ from typing import Any
 
 from gangline.agent.attempt import Ending
 from gangline.agent.loop import Loop
-from gangline.agent.teardown import NOTICES
 from gangline.domain.phase import Reason
 from gangline.rundir.journal import JournalReader
 
-__all__ = ["ControlFile", "EndMoved", "Requests", "StacksRequest", "StopRequest", "parse_request"]
+__all__ = ["ControlFile", "EndMoved", "Renewal", "Requests", "StacksRequest", "StopRequest", "parse_request"]
 
 _LOOK_S = 0.05
-_TOLD = {"stop": "Stopped{by}.", "preemption": "Preempted{by}.", "time_limit": "The time limit was reached{by}."}
+_TOLD = {
+    "stop": "Stopped{by}.",
+    "lease": "The lease has ended: nobody renewed it any more.",
+    "preemption": "Preempted{by}.",
+    "time_limit": "The time limit was reached{by}.",
+}
+_REASONS = {"lease": Reason.LEASE_ENDED, "preemption": Reason.PREEMPTED}
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
 
@@ -28,7 +33,7 @@ class StopRequest:
     """Somebody wants the gang to end."""
 
     cause: str
-    """`stop`, `preemption` or `time_limit`."""
+    """`stop`, `lease`, `preemption` or `time_limit`."""
     grace_s: float | None = None
     """None: as the spec says."""
     by: str = ""
@@ -37,9 +42,9 @@ class StopRequest:
         """Why the attempt that runs is then ended; `now` by the wall clock."""
         by = f" by {self.by}" if self.by else ""
         return Ending(
-            cause=self.cause,
+            cause="stop" if self.cause == "lease" else self.cause,
             time=now,
-            reason=Reason.PREEMPTED if self.cause == "preemption" else None,
+            reason=_REASONS.get(self.cause),
             message=_TOLD[self.cause].format(by=by),
             from_outside=self.cause == "time_limit",
         )
@@ -63,6 +68,11 @@ class EndMoved:
 
     end: float | None
     """Seconds since the epoch, by their clock; None: never."""
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """Somebody still wants the run."""
 
 
 class ControlFile:
@@ -92,6 +102,7 @@ class Requests:
         on_stop: Callable[[StopRequest], None],
         on_stacks: Callable[[StacksRequest], None],
         on_moved: Callable[[float | None], None],
+        on_renewal: Callable[[], None],
         warn: Callable[[str], None],
     ) -> None:
         self._file = file
@@ -99,6 +110,7 @@ class Requests:
         self._on_stacks = on_stacks
         self._on_moved = on_moved
         self._is_first = True
+        self._on_renewal = on_renewal
         self._warn = warn
 
     def begin(self, loop: Loop) -> None:
@@ -120,11 +132,13 @@ class Requests:
             elif isinstance(request, EndMoved):
                 if not is_first:
                     self._on_moved(request.end)
+            elif isinstance(request, Renewal):
+                self._on_renewal()
             else:
                 self._warn(request)
 
 
-def parse_request(raw: Mapping[str, Any]) -> StopRequest | StacksRequest | EndMoved | str:
+def parse_request(raw: Mapping[str, Any]) -> StopRequest | StacksRequest | EndMoved | Renewal | str:
     """A request, or a sentence about what is not understood."""
     kind = raw.get("kind")
     if kind == "stop":
@@ -136,13 +150,15 @@ def parse_request(raw: Mapping[str, Any]) -> StopRequest | StacksRequest | EndMo
         if end is None or (isinstance(end, int | float) and math.isfinite(end)):
             return EndMoved(end=end)
         return f"A job's time that ends at {end!r} cannot be."
-    return f"Request `{kind}` is not known to this agent; known: end, stacks, stop."
+    if kind == "renew":
+        return Renewal()
+    return f"Request `{kind}` is not known to this agent; known: end, renew, stacks, stop."
 
 
 def _parse_stop(raw: Mapping[str, Any]) -> StopRequest | str:
     cause, grace_s = raw.get("cause", "stop"), raw.get("grace_s")
-    if cause not in NOTICES:
-        return f"A stop because of `{cause}` is not known; known: {', '.join(sorted(NOTICES))}."
+    if cause not in _TOLD:
+        return f"A stop because of `{cause}` is not known; known: {', '.join(sorted(_TOLD))}."
     if grace_s is not None and not (isinstance(grace_s, int | float) and math.isfinite(grace_s) and grace_s >= 0):
         return f"A grace of {grace_s!r} seconds cannot be."
     return StopRequest(cause=cause, grace_s=grace_s, by=str(raw.get("by") or ""))

@@ -118,6 +118,8 @@ class LaunchSpec:
     """First attempt that began at `checkpoint.start_from`: what older ones saved lies on another branch."""
     pdb_rank: int | None = None
     """Rank that a person debugs; the gang is kept for it."""
+    lease_s: float | None = None
+    """How long the launch goes on when nobody renews; None: it needs nobody."""
     batch: Mapping[str, str] | None = None
     """An existing batch script that the one rank runs: `script`, and what it has said: `name chdir output error`."""
 
@@ -212,6 +214,7 @@ _PLAIN = (
     "snapshot_digest",
     "objects",
     "delay_s",
+    "lease_s",
     "control_offset",
     "answers",
     "branch_attempt",

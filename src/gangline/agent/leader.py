@@ -21,6 +21,7 @@ from gangline.agent.control import ControlFile, Requests, StacksRequest, StopReq
 from gangline.agent.gangfile import next_attempt, render_start, write_gang
 from gangline.agent.gangwatch import GangWatch
 from gangline.agent.groundwork import Groundwork
+from gangline.agent.lease import Lease
 from gangline.agent.life import BEAT_S, LifeSign
 from gangline.agent.loop import Loop, Timer
 from gangline.agent.meeting import Meeting
@@ -89,9 +90,10 @@ class Leader:
         self._preflight = Preflight(launch, warn=self._warn)
         self._meeting = Meeting(members, advertised)
         self._clock = AttemptClock(
-            launch.stop, site.lease, loop, send=members.send, warn=self._warn, on_limit=self._on_time_limit
+            launch.stop, site.allocation, loop, send=members.send, warn=self._warn, on_limit=self._on_time_limit
         )
         self._watch = GangWatch(site, loop, send=members.send, write=self._write_event, on_hang=self._on_hang)
+        self._lease = Lease(launch.lease_s, on_ended=lambda: self.request_stop(StopRequest(cause="lease")))
         self._conclusion: Conclusion | None = None
 
     def begin(self, node: Node) -> None:
@@ -107,13 +109,16 @@ class Leader:
         self._pulse.every(BEAT_S, self._life.beat)
         self._loop.every(BEAT_S, self._look_at_folder)
         control = ControlFile(site.run.control, self._launch.control_offset)
-        Requests(
+        requests = Requests(
             control,
             on_stop=self.request_stop,
             on_stacks=self._ask_stacks,
             on_moved=self._clock.moved,
+            on_renewal=self._lease.renew,
             warn=self._warn,
-        ).begin(self._loop)
+        )
+        requests.begin(self._loop)
+        self._lease.begin(self._loop)
         self._pause = self._loop.after(self._launch.delay_s, self._begin_attempt)
 
     def close(self) -> None:
@@ -415,7 +420,7 @@ class Leader:
 
     def _exit_code(self, outcome: Outcome) -> int:
         """Of this agent: 0, unless whoever started it is to see how the run fared."""
-        if not self._site.lease.tells:
+        if not self._site.allocation.tells:
             return 0
         return outcome.exit_code if outcome.next == "end" else EXIT_GOES_ON
 

@@ -80,7 +80,7 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
         host=given.host or os.uname().nodename,
         address=advertised or "",
         agents_here=agents_here,
-        lease=given,
+        allocation=given,
     )
     _prepare_tree(site)
     starter = _open_starter(site)

@@ -30,6 +30,7 @@ __all__ = [
 
 EXIT_CODES: Mapping[Reason, int] = {
     Reason.STOPPED_BY_USER: 130,
+    Reason.LEASE_ENDED: 129,
     Reason.PREEMPTED: 143,
     Reason.TIME_LIMIT: 124,
     Reason.STORAGE: 74,
@@ -95,8 +96,9 @@ def decide_outcome(
     if cause == "success":
         return _after_success(launch, standing, missing_outputs)
     if cause == "stop":
+        reason = (ending.reason if ending is not None else None) or Reason.STOPPED_BY_USER
         message = ending.message if ending is not None else ""
-        return Outcome(outcome="stopped", reason=Reason.STOPPED_BY_USER, message=message, exit_code=130, next="end")
+        return Outcome(outcome="stopped", reason=reason, message=message, exit_code=EXIT_CODES[reason], next="end")
     if ending is not None and cause == "time_limit":
         return _after_time_limit(launch, attempt, ending, used=standing.used, newest_step=newest_step)
     if cause == "preemption":

@@ -40,7 +40,7 @@ class Site:
 
     agents_here: int = 1
     """How many agents of the gang share this machine, as far as this one can know."""
-    lease: Allocation = field(default_factory=Allocation)
+    allocation: Allocation = field(default_factory=Allocation)
     """What a scheduler has given this node."""
 
     def environment_of(self, rank: int, terms: AttemptTerms) -> dict[str, str]:

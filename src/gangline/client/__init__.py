@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gangline.client.client import Client
     from gangline.client.connection import connect
+    from gangline.client.lease import keep_lease
     from gangline.client.submission import check, spec, submit
+    from gangline.domain.errors import GanglineError
     from gangline.domain.spec import (
         CheckpointPolicy,
         EntryKind,
@@ -28,31 +30,40 @@ if TYPE_CHECKING:
         StopPolicy,
         Strategy,
     )
+    from gangline.wire.views import RunDetail, RunSummary
 
 __all__ = [
     "CheckpointPolicy",
     "Client",
     "EntryKind",
     "Environment",
+    "GanglineError",
     "LogPolicy",
     "OnTimeLimit",
     "Resources",
     "RestartPolicy",
     "ResumeMode",
+    "RunDetail",
     "RunSpec",
+    "RunSummary",
     "StartMode",
     "StopPolicy",
     "Strategy",
     "check",
     "connect",
+    "keep_lease",
     "spec",
     "submit",
 ]
 
 _HOMES = {
     "Client": "gangline.client.client",
+    "GanglineError": "gangline.domain.errors",
+    "RunDetail": "gangline.wire.views",
+    "RunSummary": "gangline.wire.views",
     "check": "gangline.client.submission",
     "connect": "gangline.client.connection",
+    "keep_lease": "gangline.client.lease",
     "spec": "gangline.client.submission",
     "submit": "gangline.client.submission",
 }

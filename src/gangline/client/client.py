@@ -98,14 +98,18 @@ class Client(PoolCalls):
 
     # --- runs ---
 
-    def submit(self, spec: Mapping[str, Any], *, client: Mapping[str, Any], key: str) -> RunDetail:
+    def submit(
+        self, spec: Mapping[str, Any], *, client: Mapping[str, Any], key: str, lease_s: float | None = None
+    ) -> RunDetail:
         """Create a run. Twice with one `key` gives one run, so a cut connection is no danger.
 
         Args:
             spec: as `wire.spec.spec_to_mapping` makes it, with its snapshot.
             client: who submits, from where, by which command line.
+            lease_s: the run ends, as if it were stopped, when it is not renewed for so long; None: it needs nobody.
         """
-        return cast("RunDetail", self._post("/runs", {"spec": spec, "client": client, "key": key}))
+        body = {"spec": spec, "client": client, "key": key, "lease_s": lease_s}
+        return cast("RunDetail", self._post("/runs", body))
 
     def check(self, spec: Mapping[str, Any]) -> dict[str, Any]:
         """What the backend would be given for this spec; nothing is stored."""
@@ -164,6 +168,10 @@ class Client(PoolCalls):
         """Ask a run to stop; its ranks get `grace_s` (default: the spec's) to save."""
         return cast("RunSummary", self._post(f"{_of(run)}/stop", {"grace_s": grace_s}))
 
+    def renew(self, run: str) -> RunSummary:
+        """Say that a run with a lease is still wanted; harmless for one without, or one that is over."""
+        return cast("RunSummary", self._post(f"{_of(run)}/renew", {}))
+
     def rerun(
         self,
         run: str,
@@ -198,6 +206,7 @@ class Client(PoolCalls):
         *,
         checkpoint: str | None = None,
         changes: Mapping[str, Any] | None = None,
+        lease_s: float | None = None,
         patience_s: float = math.inf,
     ) -> RunSummary:
         """Queue a run that failed or was stopped once more.
@@ -205,12 +214,13 @@ class Client(PoolCalls):
         Args:
             checkpoint: a step, `latest`, the folder of a checkpoint, `RUN:STEP` or `RUN:latest`; None: the newest.
             changes: keys of the spec with other values, nested: sizes, restarts, time limits, priority.
+            lease_s: of the run from now on; None: it needs nobody, whatever was before.
             patience_s: how long to wait for a run that is still ending.
         Raises:
             StillEnding: it did not end in that time.
             Conflict: the run is not over and nobody has asked it to stop, or it has succeeded.
         """
-        body = {"checkpoint": checkpoint, "changes": dict(changes or {})}
+        body = {"checkpoint": checkpoint, "changes": dict(changes or {}), "lease_s": lease_s}
         path = f"{_of(run)}/resume"
         answer = _patiently(lambda: self._send("POST", path, body=body, retry=False), patience_s)
         return cast("RunSummary", answer.json())

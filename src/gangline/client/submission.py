@@ -71,6 +71,8 @@ def submit(
     root: Path | None = None,
     client: Client | None = None,
     command: Sequence[str] = tuple(sys.argv),
+    key: str | None = None,
+    lease_s: float | None = None,
 ) -> RunDetail:
     """Pack the working tree as it is now and create a run of it.
 
@@ -79,11 +81,14 @@ def submit(
         root: the project's folder; None: found from the current folder.
         client: None: the server that the environment means, started if need be.
         command: recorded with the run as the command line.
+        key: what makes a repeated submit the same run; None: each makes a new one.
+        lease_s: the run ends, as if it were stopped, when nobody renews for so long (`keep_lease`); None: it needs
+            nobody.
     Raises:
         GanglineError: nothing was created, and why.
     """
     prepared = prepare(_as_spec(run), root=root)
-    return send(prepared, client=client or connect(), command=command)
+    return send(prepared, client=client or connect(), command=command, key=key, lease_s=lease_s)
 
 
 def check(
@@ -142,21 +147,36 @@ def prepare(
     return Prepared(spec=spec, packed=packed, cwd=cwd, warnings=(*packed.warnings, *doubts))
 
 
-def send(prepared: Prepared, *, client: Client, command: Sequence[str] = (), key: str | None = None) -> RunDetail:
+def send(
+    prepared: Prepared,
+    *,
+    client: Client,
+    command: Sequence[str] = (),
+    key: str | None = None,
+    lease_s: float | None = None,
+) -> RunDetail:
     """Upload what the server lacks and create the run.
 
     Args:
         key: idempotency key; None: a new one.
+        lease_s: as for `submit`.
     """
     upload(client, prepared.packed)
-    return create(prepared, client=client, command=command, key=key)
+    return create(prepared, client=client, command=command, key=key, lease_s=lease_s)
 
 
-def create(prepared: Prepared, *, client: Client, command: Sequence[str] = (), key: str | None = None) -> RunDetail:
+def create(
+    prepared: Prepared,
+    *,
+    client: Client,
+    command: Sequence[str] = (),
+    key: str | None = None,
+    lease_s: float | None = None,
+) -> RunDetail:
     """Create the run of what has been uploaded; the second half of `send`. Once it is called, there may be a run."""
-    return client.submit(
-        spec_to_mapping(prepared.spec), client=describe_client(prepared.cwd, command), key=key or secrets.token_hex(16)
-    )
+    who = describe_client(prepared.cwd, command)
+    key = key or secrets.token_hex(16)
+    return client.submit(spec_to_mapping(prepared.spec), client=who, key=key, lease_s=lease_s)
 
 
 def upload(client: Client, packed: Packed) -> int:

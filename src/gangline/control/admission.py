@@ -128,10 +128,12 @@ class Admission:
         client: Mapping[str, Any],
         key: str,
         origin: Origin | None = None,
+        lease_s: float | None = None,
     ) -> RunRow:
         """Make the run directory and the row.
 
         Args:
+            lease_s: how long the run goes on when nobody renews; None: it needs nobody.
             origin: the run that this one was made from.
         Raises:
             OSError: the run directory cannot be written.
@@ -142,7 +144,7 @@ class Admission:
             write_text(folder.spec, render_spec(admitted.spec), mode=0o600)
             if admitted.manifest is not None:
                 write_text(folder.code_manifest, _ascii(admitted.manifest.to_dict()))
-            new = replace(self._new_run(admitted, run_id=run_id, key=key), client=dict(client))
+            new = replace(self._new_run(admitted, run_id=run_id, key=key), client=dict(client), lease_s=lease_s)
             new = replace(new, user=str(client.get("user") or ""))
             if origin is not None:
                 new = replace(new, rerun_of=origin.rerun_of, debug_of=origin.debug_of)

@@ -39,6 +39,8 @@ class ResumeRequest:
     checkpoint: str | None = None
     """A word for `choose_checkpoint`; None: the newest, as ever."""
     changes: Mapping[str, Any] = field(default_factory=dict)
+    lease_s: float | None = None
+    """How long the run then goes on when nobody renews; None: it needs nobody, whatever was before."""
     """Nested, under the keys of the spec; see `Key.resumable`."""
 
 

@@ -24,7 +24,7 @@ from gangline.control.lookup import find_run
 from gangline.control.queueing import live_gangs
 from gangline.control.removal import Removal
 from gangline.control.reporting import Reporter, ReportFile
-from gangline.control.requests import ask_stop
+from gangline.control.requests import ask_stop, renew_lease
 from gangline.control.specs import Specs
 from gangline.control.system import system_views
 from gangline.control.views import (
@@ -121,8 +121,11 @@ class Commands:
         """
         return self._try_on(self._admission.admit(self._again.resolve_start(spec), client={}, dry=True))
 
-    def submit(self, spec: RunSpec, *, client: Mapping[str, Any], key: str) -> RunDetail:
+    def submit(self, spec: RunSpec, *, client: Mapping[str, Any], key: str, lease_s: float | None = None) -> RunDetail:
         """Check a spec and queue it as a run; with a key that was used before, answer with that run.
+
+        Args:
+            lease_s: how long the run goes on when nobody renews; None: it needs nobody.
 
         Raises:
             InvalidRequest: the spec cannot be run; nothing is left behind.
@@ -133,7 +136,7 @@ class Commands:
         if run is None:
             admitted = self._admission.admit(self._again.resolve_start(spec), client=client)
             self._ask_scheduler(admitted)
-            run = self._admission.queue(admitted, client=client, key=key)
+            run = self._admission.queue(admitted, client=client, key=key, lease_s=lease_s)
             self._poke()
         return self.detail(run.id)
 
@@ -352,6 +355,13 @@ class Commands:
                 return self._summary(stopped)
         raise Conflict(f"Run `{run_id}` kept changing while it was to be stopped", fix="Try again.")
 
+    def renew(self, run_id: str) -> RunSummary:
+        """Say that the run is still wanted. Does nothing where it is over, or has no lease."""
+        run = self._store.run(run_id)
+        if run.lease_s is not None and run.phase not in TERMINAL:
+            renew_lease(self._home.run(run_id))
+        return self._summary(run)
+
     def resume(self, run_id: str, request: ResumeRequest = _AS_IT_WAS, *, by: str) -> RunSummary:
         """Queue a run again that has failed or was stopped.
 
@@ -372,7 +382,7 @@ class Commands:
                 fix = onwards if run.phase is Phase.SUCCEEDED else "Stop it first."
                 stands = "has succeeded" if run.phase is Phase.SUCCEEDED else f"is {run.phase}"
                 raise Conflict(f"Run `{run_id}` {stands}", why="Only what failed or was stopped is resumed", fix=fix)
-            move = self._again.reopen(run, request, by=by, changes=_reopened(run))
+            move = self._again.reopen(run, request, by=by, changes={**_reopened(run), "lease_s": request.lease_s})
             moved = self._store.move(run, move, at=self._clock.now())
         if moved is None:
             raise Conflict(f"Run `{run_id}` was changed by somebody else just now", fix="Look at it, and try again.")

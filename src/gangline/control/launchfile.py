@@ -38,6 +38,8 @@ class LaunchTerms:
     branch_attempt: int = 0
     """First attempt that began at the checkpoint that the spec names."""
     delay_s: float = 0.0
+    lease_s: float | None = None
+    """How long the launch goes on when nobody renews; None: it needs nobody."""
     default_checkpoints: str = ""
     """Folder for checkpoints where the spec names none."""
     answers: str = ""
@@ -96,6 +98,7 @@ def render_launch(spec: RunSpec, terms: LaunchTerms) -> dict[str, Any]:
         "pdb_rank": spec.pdb_rank,
         "batch": None if spec.slurm.script is None else _batch(spec),
         "delay_s": terms.delay_s,
+        "lease_s": terms.lease_s,
         "answers": terms.answers,
     }
 

@@ -136,6 +136,7 @@ class Launcher:
             restarts_used=used,
             control_offset=control_size(run_dir),
             branch_attempt=run.branch_attempt,
+            lease_s=run.lease_s,
             default_checkpoints=str(RunDir(Path(places.run_dir)).checkpoints),
             answers=places.answers,
             objects=places.objects,

@@ -28,6 +28,7 @@ from gangline.control.handover import HandOvers, in_a_thread
 from gangline.control.health import NodeBook, closing_marks
 from gangline.control.ingest import LIMIT_BYTES, Follower, Found, Ingested
 from gangline.control.launching import Launched, Launcher, launch_key
+from gangline.control.leases import Leases
 from gangline.control.queueing import Queue
 from gangline.control.requests import ask_stop, tell_end
 from gangline.control.specs import Specs
@@ -94,6 +95,7 @@ class Reconciler:
         book = NodeBook(store=store, backends=backends, clock=clock, policy=health)
         self._launcher = Launcher(store=store, home=home, book=book)
         self._queue = Queue(store=store, backends=backends, specs=self._specs, clock=clock, book=book)
+        self._leases = Leases(store=store, home=home, clock=clock)
         self._hand_overs: HandOvers[Launched] = HandOvers(beside)
         self._watches: dict[str, Watch] = {}
         self._explained: list[tuple[RunRow, str]] = []
@@ -118,6 +120,7 @@ class Reconciler:
         self._put_off = {run.id: place for place, run in enumerate(late)}
         for run_id in set(self._watches) - {run.id for run in held}:
             del self._watches[run_id]
+        self._leases.look()
         for run in self._queue.place():
             self._guarded(run, partial(self._submit, run))
         if self._explained:

@@ -7,12 +7,13 @@ import secrets
 import time
 from collections.abc import Sequence
 
+from gangline.control.facts import LEASE_WORDS
 from gangline.rundir.files import Unreadable, read_json
 from gangline.rundir.journal import JournalReader, JournalWriter
 from gangline.rundir.layout import RunDir
 from gangline.store.rows import RunRow
 
-__all__ = ["ask_stacks", "ask_stop", "control_size", "tell_end"]
+__all__ = ["ask_stacks", "ask_stop", "control_size", "renew_lease", "tell_end"]
 
 
 def ask_stop(run_dir: RunDir, run: RunRow, *, grace_s: float) -> bool:
@@ -27,7 +28,8 @@ def ask_stop(run_dir: RunDir, run: RunRow, *, grace_s: float) -> bool:
     if any(line.get("kind") == "stop" and line.get("asked") == run.stop_asked for line in reader.read_all()):
         return False
     with JournalWriter(run_dir.control) as journal:
-        journal.write("stop", cause="stop", grace_s=grace_s, by=run.stop_by, asked=run.stop_asked)
+        cause = "lease" if run.stop_by == LEASE_WORDS else "stop"
+        journal.write("stop", cause=cause, grace_s=grace_s, by=run.stop_by, asked=run.stop_asked)
     return True
 
 
@@ -49,6 +51,16 @@ def tell_end(run_dir: RunDir, run: RunRow, end: float) -> bool:
     with JournalWriter(run_dir.control) as journal:
         journal.write("end", end=new)
     return True
+
+
+def renew_lease(run_dir: RunDir) -> None:
+    """Tell whoever counts that the run is still wanted.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with JournalWriter(run_dir.control) as journal:
+        journal.write("renew")
 
 
 def ask_stacks(run_dir: RunDir, *, ranks: Sequence[int] | None, native: bool, by: str) -> str:

@@ -71,6 +71,7 @@ def summary_view(run: RunRow, *, duration_s: float | None) -> RunSummary:
         version=run.version,
         rerun_of=run.rerun_of,
         debug_of=run.debug_of,
+        lease_s=run.lease_s,
         revision=run.revision,
     )
 

@@ -62,6 +62,7 @@ class Reason(str, Enum):
     UNHEALTHY_NODE = "unhealthy_node"
     STORAGE = "storage"
     STOPPED_BY_USER = "stopped_by_user"
+    LEASE_ENDED = "lease_ended"
     BACKEND_REJECTED = "backend_rejected"
     PLATFORM = "platform"
 
@@ -98,6 +99,7 @@ BUDGET_OF: Mapping[Reason, Budget | None] = {
     Reason.TIME_LIMIT: None,
     Reason.ENVIRONMENT_MISMATCH: None,
     Reason.STOPPED_BY_USER: None,
+    Reason.LEASE_ENDED: None,
     Reason.BACKEND_REJECTED: None,
 }
 """Which budget pays for a restart after this reason; None: such an end is never retried."""

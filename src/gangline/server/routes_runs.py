@@ -24,10 +24,15 @@ _EVERY_RUN = 1_000_000_000
 _POLL_S = 0.05
 _MAX_WAIT_S = 300.0
 _MAX_BUCKETS = 10_000
+_LEAST_LEASE_S = 1.0
 
 
 class _Body(BaseModel):
     model_config = ConfigDict(extra="forbid")
+
+
+def _lease(text: str) -> Any:
+    return Field(default=None, ge=_LEAST_LEASE_S, allow_inf_nan=False, description=text)
 
 
 class SubmitBody(_Body):
@@ -36,6 +41,7 @@ class SubmitBody(_Body):
     spec: dict[str, Any] = Field(description="The run spec; see docs/reference/spec.md.")
     client: dict[str, Any] = Field(default={}, description="Who submits: user, host, folder, command line.")
     key: str = Field(default="", max_length=200, description="Idempotency key: twice the same gives one run.")
+    lease_s: float | None = _lease("How long the run goes on when nobody renews; null: it needs nobody.")
 
 
 class StopBody(_Body):
@@ -55,6 +61,7 @@ class ResumeBody(_Body):
     changes: dict[str, Any] = Field(
         default={}, description="Keys of the spec with other values: sizes, restarts, time limits, priority."
     )
+    lease_s: float | None = _lease("A new lease; null: the run needs nobody from now on.")
 
 
 def make_router(parts: Parts) -> APIRouter:
@@ -76,7 +83,8 @@ def _add_submit(router: APIRouter, parts: Parts) -> None:
                 "The request has no `key`", fix="Send a random text that stays the same when you retry."
             )
         spec = spec_from_mapping(body.spec)
-        return json_answer(parts.commands.submit(spec, client=body.client, key=body.key), status=201)
+        made = parts.commands.submit(spec, client=body.client, key=body.key, lease_s=body.lease_s)
+        return json_answer(made, status=201)
 
     @router.post("/runs/check")
     def check_run(body: SubmitBody) -> dict[str, Any]:
@@ -139,10 +147,15 @@ def _add_moves(router: APIRouter, parts: Parts) -> None:
         run_id = parts.commands.find(run)
         return json_answer(parts.commands.stop(run_id, grace_s=body.grace_s, by=parts.owner))
 
+    @router.post("/runs/{run}/renew", response_model=RunSummary)
+    def renew_lease(run: str) -> Response:
+        """Say that a run with a lease is still wanted."""
+        return json_answer(parts.commands.renew(parts.commands.find(run)))
+
     @router.post("/runs/{run}/resume", response_model=RunSummary)
     def resume_run(run: str, body: ResumeBody) -> Response:
         """Queue a run that failed or was stopped once more."""
-        request = ResumeRequest(checkpoint=body.checkpoint, changes=body.changes)
+        request = ResumeRequest(checkpoint=body.checkpoint, changes=body.changes, lease_s=body.lease_s)
         return json_answer(parts.commands.resume(parts.commands.find(run), request, by=parts.owner))
 
 

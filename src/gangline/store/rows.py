@@ -48,6 +48,7 @@ class NewRun:
     message: str = ""
     rerun_of: str | None = None
     debug_of: str | None = None
+    lease_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +96,8 @@ class RunRow:
     stop_asked: float | None
     stop_grace_s: float | None
     stop_by: str | None
+    lease_s: float | None = None
+    """How long the run goes on when nobody renews; None: it needs nobody."""
     unread: bool = False
     """The run was adopted from its folder, and what that holds was not read to its end yet."""
     rerun_of: str | None = None

@@ -202,6 +202,10 @@ class Store:
         """Runs that need a place: queued ones, and those between two launches. By priority, then oldest first."""
         return self._unchanged("waiting", lambda: self._rows(_WAITING_RUNS))
 
+    def leased_runs(self) -> list[RunRow]:
+        """Runs that somebody has to want: those with a lease that are not over."""
+        return self._rows(select(*_LIGHT).where(runs.c.lease_s.is_not(None), or_(_HELD, _WAITING)))
+
     def pools_in_use(self) -> set[str]:
         """Pools with runs that wait, or for which a backend holds machines, or may hold them."""
         with self._database.reading() as conn:

@@ -58,6 +58,7 @@ def make_summary(**overrides: Any) -> RunSummary:  # noqa: ANN401 - as many type
         "version": 2,
         "rerun_of": None,
         "debug_of": None,
+        "lease_s": None,
         "revision": 0,
     }
     return cast("RunSummary", {**summary, **overrides})
@@ -109,13 +110,15 @@ class FakeCommands:
         self.calls.append(("check", spec))
         return Launch(backend="fake", commands=(("agent", spec.entry),), gang=make_gang())
 
-    def submit(self, spec: RunSpec, *, client: Mapping[str, Any], key: str) -> RunDetail:
+    def submit(self, spec: RunSpec, *, client: Mapping[str, Any], key: str, lease_s: float | None = None) -> RunDetail:
         self.calls.append(("submit", spec, dict(client), key))
         if key not in self._by_key:
             run_id = f"{spec.name or 'train'}-{len(self.runs):04d}"
             self._by_key[key] = run_id
             created = 1_700_000_000.0 + len(self.runs)
-            self.runs[run_id] = make_summary(id=run_id, name=spec.name or "train", phase="queued", created=created)
+            self.runs[run_id] = make_summary(
+                id=run_id, name=spec.name or "train", phase="queued", created=created, lease_s=lease_s
+            )
             self.details[run_id] = make_detail(self.runs[run_id], spec=spec_to_mapping(spec), client=client)
         return self.details[self._by_key[key]]
 
@@ -171,6 +174,10 @@ class FakeCommands:
     def stop(self, run_id: str, *, grace_s: float | None, by: str) -> RunSummary:
         self.calls.append(("stop", run_id, grace_s, by))
         return self._move(run_id, "stopping")
+
+    def renew(self, run_id: str) -> RunSummary:
+        self.calls.append(("renew", run_id))
+        return self.runs[run_id]
 
     def resume(self, run_id: str, request: ResumeRequest = _AS_IT_WAS, *, by: str) -> RunSummary:
         self.calls.append(("resume", run_id, request, by))

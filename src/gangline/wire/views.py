@@ -81,6 +81,8 @@ class RunSummary(TypedDict):
     """Run that this one repeats in a smaller world, for a person to look at."""
     revision: int
     """How often `gangline resume` has changed the spec; the history says what."""
+    lease_s: float | None
+    """How long the run goes on when whoever submitted it renews no more; null: it needs nobody."""
 
 
 class FailureView(TypedDict):

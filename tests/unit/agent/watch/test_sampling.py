@@ -94,4 +94,4 @@ def test_a_request_for_stacks_is_read_and_a_wrong_one_is_said():
     assert parse_request(raw) == StacksRequest(id="20261130T1-asked-ab", ranks=(3,), native=True, by="alice")
     assert "no usable id" in parse_request({**raw, "id": "../../etc"})
     assert "names 'all' as ranks" in parse_request({**raw, "ranks": "all"})
-    assert "known: end, stacks, stop" in parse_request({"kind": "dance"})
+    assert "known: end, renew, stacks, stop" in parse_request({"kind": "dance"})

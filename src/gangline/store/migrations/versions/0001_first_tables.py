@@ -54,6 +54,7 @@ def upgrade() -> None:
         sa.Column("stop_asked", sa.Double(), nullable=True),
         sa.Column("stop_grace_s", sa.Double(), nullable=True),
         sa.Column("stop_by", sa.Text(), nullable=True),
+        sa.Column("lease_s", sa.Double(), nullable=True),
         sa.Column("unread", sa.Boolean(), nullable=False),
         sa.Column("rerun_of", sa.String(length=64), nullable=True),
         sa.Column("debug_of", sa.String(length=64), nullable=True),
