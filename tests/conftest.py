@@ -25,6 +25,7 @@ GONE_WITHIN_S = 60.0
 
 SERVICES: dict[str, tuple[Callable[[], bool], str]] = {
     "torch": (lambda: importlib.util.find_spec("torch") is not None, "needs PyTorch: make setup"),
+    "metaflow": (lambda: importlib.util.find_spec("metaflow") is not None, "needs Metaflow: make setup"),
     "root": (lambda: os.geteuid() == 0, "needs root"),
     "memory_group": (
         lambda: Path("/sys/fs/cgroup/memory").is_dir() and os.access("/sys/fs/cgroup/memory", os.W_OK),

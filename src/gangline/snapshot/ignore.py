@@ -34,6 +34,7 @@ BUILT_IN = frozenset(
         ".hypothesis",
         ".ipynb_checkpoints",
         ".jj",
+        ".metaflow",
         ".mypy_cache",
         ".nox",
         ".pytest_cache",

@@ -14,7 +14,7 @@ from gangline.training import session
 from gangline.training.context import Context
 from gangline.training.writer import say
 
-__all__ = ["Checkpoint", "latest_checkpoint"]
+__all__ = ["Checkpoint", "latest_checkpoint", "newest_checkpoint"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,4 +64,16 @@ def _search(context: Context) -> Checkpoint | None:
     if found is None:
         return None
     session.resumed_from(found.path)
+    return Checkpoint(found.step, found.path)
+
+
+def newest_checkpoint() -> Checkpoint | None:
+    """The newest complete checkpoint there is now, also one that this attempt has saved."""
+    context = session.current()
+    try:
+        found, _ = newest_complete(context.checkpoint_dir)
+    except OSError:
+        found = None
+    if found is None:
+        return latest_checkpoint()
     return Checkpoint(found.step, found.path)

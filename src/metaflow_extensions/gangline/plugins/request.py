@@ -1,0 +1,129 @@
+"""From a task of a flow to a run of Gangline: what is submitted, from where, with which options.
+
+Speaks to `gangline.client` alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gangline.client import RunSpec
+from gangline.client.options import find_root, name_from, spec_from_options
+from metaflow import current
+
+from .compat import attributes_of, local_sysroot, named_decorator, username
+from .task import VARIABLE, GangTask
+
+__all__ = ["LABEL", "lease_of", "make_spec", "rank_arguments", "working_folder"]
+
+LABEL = "metaflow"
+"""Begins the names of all labels that say which task a run belongs to."""
+_LEASE_S = 120.0
+_PASSED = ("METAFLOW_", "AWS_")
+_SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL", "HEADERS")
+_MEGABYTE = 1024 * 1024
+_TIME_LIMITS = frozenset({"time_limit", "time_limit_s"})
+
+
+def rank_arguments(argv: list[str], step: str) -> list[str]:
+    """The arguments of the flow's file with which a rank runs the step: the trampoline's own, without the detour."""
+    for at in range(len(argv) - 3, 0, -1):
+        if argv[at : at + 3] == ["gang", "step", step]:
+            return [*argv[1:at], *argv[at + 1 :]]
+    raise ValueError(f"no `gang step {step}` in {argv}")
+
+
+def working_folder(flow_file: Path) -> Path:
+    """Where the ranks start: where the flow was started, or beside its file where that lies in another project."""
+    here = Path.cwd()
+    return here if flow_file.is_relative_to(find_root(here).absolute()) else flow_file.parent
+
+
+def lease_of(step: Any) -> float:
+    """How long the gang goes on when nobody waits for it."""
+    return float(attributes_of(step, "gang").get("lease_s") or _LEASE_S)
+
+
+def make_spec(step: Any, task: GangTask, *, argv: list[str], start_from: str | None) -> RunSpec:
+    """The spec of the run that the task becomes.
+
+    Args:
+        start_from: checkpoint of an earlier attempt; the options may say otherwise.
+    Raises:
+        GanglineError: an option is wrong.
+    """
+    flow_file = Path(argv[0]).absolute()
+    options = {name: value for name, value in attributes_of(step, "gang").items() if name != "lease_s"}
+    given: dict[str, Any] = {
+        "name": name_from(f"{task.flow}.{task.step}"),
+        "labels": _labels(task),
+        "environment": {"env": {**_passed(os.environ), **_environment(step), VARIABLE: task.to_text()}},
+    }
+    if task.pool == "local":
+        given["environment"]["python"] = sys.executable
+    else:
+        given["resources"] = _resources(step, options)
+    timeout = named_decorator(step, "timeout")
+    if timeout is not None and not _TIME_LIMITS & options.keys():
+        given["stop"] = {"time_limit_s": float(timeout.secs)}
+    if start_from is not None:
+        given["checkpoint"] = {"start_from": start_from}
+    root = find_root(working_folder(flow_file))
+    return spec_from_options(
+        options,
+        entry=str(flow_file),
+        args=rank_arguments(argv, task.step),
+        root=root,
+        given=given,
+        where=f"@gang of step {task.step}",
+    )
+
+
+def _labels(task: GangTask) -> dict[str, str]:
+    found = {
+        "flow": task.flow,
+        "run": task.run,
+        "step": task.step,
+        "task": task.pathspec,
+        "attempt": str(task.retry),
+        "split": "" if task.split is None else str(task.split),
+        "user": username(),
+        "project": current.get("project_name") or "",
+        "branch": current.get("branch_name") or "",
+        "tags": ",".join(sorted(task.tags)),
+    }
+    return {f"{LABEL}.{name}": value for name, value in found.items() if value}
+
+
+def _passed(environ: Mapping[str, str]) -> dict[str, str]:
+    """Settings of Metaflow and of its stores; none that looks like a secret, for a spec is no place for one."""
+    found = {
+        name: value
+        for name, value in environ.items()
+        if name.startswith(_PASSED) and not any(word in name for word in _SECRET_WORDS)
+    }
+    return {**found, "METAFLOW_USER": username(), "METAFLOW_DATASTORE_SYSROOT_LOCAL": local_sysroot()}
+
+
+def _environment(step: Any) -> dict[str, str]:
+    return {str(name): str(value) for name, value in (attributes_of(step, "environment").get("vars") or {}).items()}
+
+
+def _resources(step: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What @resources asks for; on this machine it counts for as little as it does for Metaflow."""
+    asked = named_decorator(step, "resources")
+    if asked is None:
+        return {}
+    named = {name: asked.attributes[name] for name in asked._user_defined_attributes if name in asked.attributes}  # noqa: SLF001
+    found: dict[str, Any] = {}
+    if named.get("gpu"):
+        found["gpus_per_node"] = int(named["gpu"])
+    if named.get("memory"):
+        found["memory_bytes"] = int(float(named["memory"]) * _MEGABYTE)
+    if named.get("cpu"):
+        found["cpus_per_rank"] = max(1, int(float(named["cpu"])) // int(options.get("procs_per_node") or 1))
+    return found
