@@ -8,9 +8,9 @@ python halves.py resume            # goes on where it failed: at a checkpoint, i
 import numpy as np
 import torch
 import torch.distributed as dist
+from metaflow import FlowSpec, Parameter, current, gang, retry, step
 
 import gangline
-from metaflow import FlowSpec, Parameter, current, gang, retry, step
 
 CLASSES = ("left", "right", "top", "bottom")
 

@@ -69,7 +69,7 @@ def test_a_gang_that_fails_after_rank_0_was_done_is_run_again_by_resume(flows: F
     assert code == 1
     (first,) = flows.runs()
     assert re.search(r"Rank 1 on node 0 .*ValueError: rank 1 had trouble in attempt 0", output)
-    assert f"gangline logs {first['id']} --ranks 1" in output
+    assert f"gangline logs {first['id']} --rank 1" in output
     task = flows.task("StepsFlow", "train")
     assert not task["ok"]
     code, output = flows.run("steps", "resume", ASKED="fail=1")

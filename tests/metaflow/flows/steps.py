@@ -5,8 +5,9 @@ import sys
 import time
 from pathlib import Path
 
-import gangline
 from metaflow import FlowSpec, current, gang, step
+
+import gangline
 
 MARK = Path(os.environ.get("MARK", "/nowhere"))
 ASKED = {name.partition("=")[0]: name.partition("=")[2] for name in os.environ.get("ASKED", "").split(",")}

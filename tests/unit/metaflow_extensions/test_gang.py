@@ -43,7 +43,7 @@ def test_the_error_names_rank_reason_and_log():
     text = describe_end({**run, "attempts": [attempt]}, "train")
     assert "has failed (user_error)" in text
     assert "Rank 3 on node 1 (h), attempt 2: ValueError: boom" in text
-    assert "gangline logs train-2abc --ranks 3 --attempt 2" in text
+    assert "gangline logs train-2abc --rank 3 --attempt 2" in text
     assert "Mend it." in text
 
 

@@ -30,7 +30,7 @@ def _failure(run: RunDetail, failure: Any, attempt: int) -> list[str]:
     said = ": ".join(str(failure[name]) for name in ("error_type", "error_message") if failure[name])
     lines = [f"Rank {rank} on node {failure['node']} ({failure['host']}), attempt {attempt}: {said or 'see its log'}"]
     path = f"{run['run_dir']}/attempts/{attempt}/rank-{rank:05d}.log"
-    lines.append(f"Its log: gangline logs {run['id']} --ranks {rank} --attempt {attempt} ({path})")
+    lines.append(f"Its log: gangline logs {run['id']} --rank {rank} --attempt {attempt} ({path})")
     return lines
 
 

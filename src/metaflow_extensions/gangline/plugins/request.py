@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from metaflow import current
+
 from gangline.client import RunSpec
 from gangline.client.options import find_root, name_from, spec_from_options
-from metaflow import current
 
 from .compat import attributes_of, local_sysroot, named_decorator, username
 from .task import VARIABLE, GangTask

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from metaflow import current
+
 from gangline.client import Client, GanglineError, RunDetail, connect, keep_lease
 from gangline.client.submission import prepare, send
-from metaflow import current
 
 from .compat import GangError, attributes_of, log_store, register
 from .earlier import find_earlier
