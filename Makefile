@@ -9,6 +9,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 WORKERS ?= 2
+EXTRAS := torch,search,debug,metaflow,docs,test,check
 
 .PHONY: help setup demo test check bench docs clean
 .DEFAULT_GOAL := help
@@ -18,7 +19,7 @@ help: ## list the tasks
 
 $(READY): pyproject.toml tools/bootstrap.py
 	@test -n "$(PYTHON)" || { echo "make: no Python >= 3.10 found; install one (Debian: apt install python3 python3-venv) or set PYTHON=" >&2; exit 1; }
-	"$(PYTHON)" tools/bootstrap.py --venv "$(VENV)" --extras dev
+	"$(PYTHON)" tools/bootstrap.py --venv "$(VENV)" --extras $(EXTRAS)
 
 setup: $(READY) ## make the virtual environment and install everything into it
 

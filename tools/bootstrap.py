@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 MINIMUM = (3, 10)
 COMPILED = ("src", "examples")
+EXTRAS = "torch,search,debug,metaflow,docs,test,check"
 NO_PIP = """This Python ({python}) cannot make virtual environments with pip in them: the module `ensurepip` is missing.
 On Debian and Ubuntu it comes with a package of its own; install it and run the same command again:
     apt install python{major}.{minor}-venv
@@ -44,7 +45,7 @@ def main() -> int:
 def _parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--venv", default=".venv", help="folder of the environment")
-    parser.add_argument("--extras", default="dev", help="extras of pyproject.toml to install")
+    parser.add_argument("--extras", default=EXTRAS, help="extras of pyproject.toml to install")
     return parser.parse_args()
 
 
@@ -52,7 +53,9 @@ def _prepare(venv: Path, stamp: Path, *, extras: str) -> int:
     python = venv / "bin" / "python"
     if not _works(python) and not _create(venv):
         return 1
-    print(f"Installing Gangline and its {extras} extra into {venv} (once; PyTorch is the largest part) …", flush=True)
+    print(
+        f"Installing Gangline and its extras ({extras}) into {venv} (once; PyTorch is the largest part) …", flush=True
+    )
     subprocess.run([python, "-m", "pip", "install", "--quiet", "--editable", f"{ROOT}[{extras}]"], check=True)
     folders = [str(ROOT / folder) for folder in COMPILED]
     subprocess.run([python, "-m", "compileall", "-q", *folders], check=True)

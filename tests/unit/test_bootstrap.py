@@ -35,19 +35,19 @@ def make_stamp(venv: Path, extras: str) -> Path:
 
 
 def test_a_finished_environment_costs_nothing(bootstrap: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    make_stamp(tmp_path / "venv", "dev")
+    make_stamp(tmp_path / "venv", bootstrap.EXTRAS)
     monkeypatch.setattr(sys, "argv", ["bootstrap", "--venv", str(tmp_path / "venv")])
     assert bootstrap.main() == 0
 
 
 @pytest.mark.parametrize("stale", ["older", "other extras", "missing"])
 def test_a_stamp_that_does_not_fit_is_not_fresh(bootstrap: ModuleType, tmp_path: Path, stale: str):
-    stamp = make_stamp(tmp_path / "venv", "torch" if stale == "other extras" else "dev")
+    stamp = make_stamp(tmp_path / "venv", "torch" if stale == "other extras" else bootstrap.EXTRAS)
     if stale == "older":
         os.utime(stamp, (0, 0))
     elif stale == "missing":
         stamp.unlink()
-    assert not bootstrap._is_fresh(stamp, extras="dev")
+    assert not bootstrap._is_fresh(stamp, extras=bootstrap.EXTRAS)
 
 
 def test_a_python_that_cannot_make_environments_gets_advice(

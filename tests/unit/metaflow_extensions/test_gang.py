@@ -1,5 +1,6 @@
 """The parts of the extension that need no flow."""
 
+import importlib.metadata
 import sys
 
 import pytest
@@ -55,3 +56,9 @@ def test_importing_metaflow_loads_no_client():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_the_distribution_does_not_name_itself():
+    """Metaflow would take that for an extension that needs itself, and could not be imported at all."""
+    needed = importlib.metadata.requires("gangline") or []
+    assert [line for line in needed if line.startswith("gangline")] == []
