@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from gangline.domain.errors import GanglineError
+from gangline.domain.errors import Conflict, GanglineError
 from gangline.rundir.files import read_json
 from gangline.rundir.journal import JournalReader
 from gangline.rundir.layout import AttemptDir, RunDir
@@ -20,7 +20,7 @@ __all__ = ["NotComplete", "wait_for_gang"]
 _FIRST_LOOK_S, _LONGEST_LOOK_S = 0.01, 0.2
 
 
-class NotComplete(GanglineError):
+class NotComplete(Conflict):
     """The gang was told to end before it was done."""
 
     code = "not_complete"
