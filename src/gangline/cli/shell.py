@@ -16,7 +16,7 @@ from gangline.cli.describe import is_over
 from gangline.cli.options import Whole, run_argument
 from gangline.cli.terminal import say
 from gangline.domain.errors import Conflict, InvalidRequest
-from gangline.domain.pool import LOCAL
+from gangline.domain.naming import LOCAL
 from gangline.wire.views import AttemptView, NodeView, RankView, RunDetail
 
 __all__ = ["command"]

@@ -21,7 +21,7 @@ from gangline.cli.templates import RUN_FILE, Template, find_template
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import visible
 from gangline.domain.errors import InvalidRequest
-from gangline.domain.pool import LOCAL
+from gangline.domain.naming import LOCAL
 from gangline.domain.spec import RunSpec
 from gangline.wire.flags import apply_flags, defaults_from_project
 from gangline.wire.spec import merge_layers, partial_from_yaml, spec_from_mapping, spec_to_mapping

@@ -14,7 +14,6 @@ from gangline.cli.describe import describe_code, num_ranks
 from gangline.cli.nextsteps import next_commands
 from gangline.cli.terminal import Terminal
 from gangline.cli.text import render_count, visible
-from gangline.domain.redact import Redactor, secret_values
 from gangline.domain.spec import EntryKind, RunSpec
 from gangline.wire.views import CodeView, RunDetail
 
@@ -55,7 +54,7 @@ def render_dry_run(
     words = [*(["-m"] if spec.entry_kind is EntryKind.MODULE else []), spec.entry, *spec.args]
     return [
         terminal.heading("Nothing was queued. This would run:"),
-        *_block("run", [visible(shlex.join(Redactor(secret_values(spec.environment.env)).value(words)))], terminal),
+        *_block("run", [visible(shlex.join(_without_secrets(words, spec.environment.env)))], terminal),
         *_block("gang", [f"{gang} in pool {visible(spec.pool)}"], terminal),
         *_block("python", [visible(spec.environment.python or f"that of pool {spec.pool}")], terminal),
         *_block("packed", describe_code(cast("CodeView", code)), terminal),
@@ -108,8 +107,14 @@ def render_launch(launch: Mapping[str, Any], terminal: Terminal) -> list[str]:
 def _mask(launch: Mapping[str, Any]) -> Mapping[str, Any]:
     """The same without what looks secret; `--json` has it."""
     files = [file["env"] for file in launch.get("files", {}).values() if isinstance(file, Mapping) and "env" in file]
-    masked: Mapping[str, Any] = Redactor(secret_values(launch.get("env", {}), *files)).value(launch)
+    masked: Mapping[str, Any] = _without_secrets(launch, launch.get("env", {}), *files)
     return masked
+
+
+def _without_secrets(value: Any, *environments: Mapping[str, str]) -> Any:  # noqa: ANN401 - as it comes
+    from gangline.domain.redact import Redactor, secret_values  # noqa: PLC0415 - a submit shows no launch, and waits
+
+    return Redactor(secret_values(*environments)).value(value)
 
 
 def _block(title: str, lines: Sequence[str], terminal: Terminal) -> list[str]:

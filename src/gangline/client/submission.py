@@ -25,7 +25,7 @@ from gangline.client.interpreter import check_python
 from gangline.client.shell import environment_prefix, find_python, inherited_variables
 from gangline.domain.check import resolve_checkpoints
 from gangline.domain.errors import SnapshotRefused, SpecInvalid
-from gangline.domain.pool import LOCAL
+from gangline.domain.naming import LOCAL
 from gangline.domain.spec import EntryKind, RunSpec, SnapshotRef
 from gangline.domain.version import VERSION
 from gangline.rundir.home import Home

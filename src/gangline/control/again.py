@@ -12,8 +12,8 @@ from gangline.control.revise import World, check_resumable, derive_debug, derive
 from gangline.control.specs import Specs
 from gangline.control.startpoint import SavedBy, choose_checkpoint, newest_of
 from gangline.domain.errors import BackendError, InvalidRequest, NotFound, SnapshotRefused
+from gangline.domain.naming import LOCAL
 from gangline.domain.phase import Phase
-from gangline.domain.pool import LOCAL
 from gangline.domain.spec import RunSpec
 from gangline.ports import Clock
 from gangline.rundir.checkpoints import FoundCheckpoint

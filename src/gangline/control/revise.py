@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gangline.domain.errors import InvalidRequest, nearest
-from gangline.domain.naming import MAX_NAME_CHARS, name_from
-from gangline.domain.pool import LOCAL
+from gangline.domain.naming import LOCAL, MAX_NAME_CHARS, name_from
 from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, SlurmOptions
 from gangline.wire.difference import flatten
 from gangline.wire.reading import Origin, read_spec

@@ -11,13 +11,15 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from gangline.domain.errors import SpecInvalid, nearest
-from gangline.domain.gang import PoolCapacity
 from gangline.domain.launched import find_launched, words_of
 from gangline.domain.naming import check_name, check_variable, name_from
-from gangline.domain.signatures import parse_own
 from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, Strategy
+
+if TYPE_CHECKING:
+    from gangline.domain.gang import PoolCapacity
 
 __all__ = [
     "CHECKS",
@@ -93,7 +95,7 @@ def check_spec(spec: RunSpec) -> None:
     _check_times(spec)
     _check_environment(spec)
     _check_folders(spec)
-    parse_own(spec.signatures)
+    _check_signatures(spec)
     _check_preflight(spec)
     if spec.strategy is Strategy.RAY and (spec.resources.procs_per_node or 1) != 1:
         raise SpecInvalid(
@@ -180,6 +182,13 @@ def _program_of(spec: RunSpec) -> str:
     if len(named) > 1 and _INTERPRETER.fullmatch(posixpath.basename(named[0])):
         del named[0]
     return named[0].strip("\"'();&|") if named else spec.entry
+
+
+def _check_signatures(spec: RunSpec) -> None:
+    if spec.signatures:
+        from gangline.domain.signatures import parse_own  # noqa: PLC0415 - few specs have any, and each submit waits
+
+        parse_own(spec.signatures)
 
 
 def _check_words(spec: RunSpec) -> None:

@@ -12,6 +12,7 @@ from gangline.domain.errors import SpecInvalid
 
 __all__ = [
     "ID_ALPHABET",
+    "LOCAL",
     "MAX_NAME_CHARS",
     "check_name",
     "check_variable",
@@ -21,6 +22,8 @@ __all__ = [
     "slug_from",
 ]
 
+LOCAL = "local"
+"""The pool that is always there: the server's own machine."""
 MAX_NAME_CHARS = 200
 ID_ALPHABET = "23456789abcdefghjkmnpqrstuvwxyz"
 """Letters and digits that nobody confuses with one another."""

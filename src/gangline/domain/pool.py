@@ -12,11 +12,10 @@ from enum import Enum
 
 from gangline.domain.described import described as _f
 from gangline.domain.errors import SpecInvalid
-from gangline.domain.naming import check_variable
+from gangline.domain.naming import LOCAL, check_variable
 from gangline.domain.spec import SlurmOptions
 
 __all__ = [
-    "LOCAL",
     "PER_RUN",
     "Finding",
     "JobStanding",
@@ -29,9 +28,6 @@ __all__ = [
     "check_pool",
     "check_pool_name",
 ]
-
-LOCAL = "local"
-"""The pool that is always there: the server's own machine."""
 
 LEAST_POLL_S = 0.2
 

@@ -15,7 +15,8 @@ from importlib.metadata import entry_points
 from typing import Any, cast
 
 from gangline.domain.errors import GanglineError, SpecInvalid
-from gangline.domain.pool import LOCAL, PoolState, PoolStatus, SlurmPool
+from gangline.domain.naming import LOCAL
+from gangline.domain.pool import PoolState, PoolStatus, SlurmPool
 from gangline.ports import Backend
 from gangline.rundir.files import Unreadable, read_json, write_text
 from gangline.rundir.home import Home

@@ -48,3 +48,13 @@ def test_the_client_needs_no_pydantic():
     code = "import sys, gangline.client.connection; print('pydantic' in sys.modules, 'sqlalchemy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+def test_a_submit_waits_for_nothing_that_it_does_not_use():
+    unused = ["pool", "gang", "signatures", "redact"]
+    code = f"""
+import sys, gangline.cli.submit, gangline.cli.follow, gangline.client.submission, gangline.wire.flags
+print([name for name in {unused} if "gangline.domain." + name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
