@@ -8,8 +8,10 @@ Standard library only.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 __all__ = ["RECORD_BYTES", "IndexReader", "IndexWriter"]
@@ -83,8 +85,27 @@ class IndexReader:
 
     def time_at(self, offset: int) -> float | None:
         """When the byte at `offset` had been written, at the latest; None where the index does not reach that far."""
-        following = self._bisect(lambda record: record[1] <= offset)[1]
-        return following[0] if following is not None else None
+        return self.times_at([offset])[0]
+
+    def times_at(self, offsets: Sequence[int]) -> list[float | None]:
+        """The same of many bytes; the index is opened once, and not read again for those that lie together."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            return [None] * len(offsets)
+        found: list[float | None] = []
+        low, high, time = 0.0, 0.0, None
+        try:
+            num_records = os.fstat(descriptor).st_size // RECORD_BYTES
+            for offset in offsets:
+                if not low <= offset < high:
+                    before, following = _search(descriptor, num_records, partial(_is_up_to, offset))[:2]
+                    low, high = before[1], math.inf if following is None else following[1]
+                    time = None if following is None else following[0]
+                found.append(time)
+        finally:
+            os.close(descriptor)
+        return found
 
     def records_after(self, offset: int) -> Iterator[tuple[float, int]]:
         """Records of a log longer than `offset`, in order; damaged ones are left out."""
@@ -125,6 +146,10 @@ class IndexReader:
 
 
 _NOTHING = (float("-inf"), 0)
+
+
+def _is_up_to(offset: int, record: tuple[float, int]) -> bool:
+    return record[1] <= offset
 
 
 def _search(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gangline.rundir.dropped import read_dropped
@@ -16,6 +16,8 @@ __all__ = ["Place", "read_hits"]
 _LINE_BYTES = 4000
 _BEFORE_BYTES = 1000
 """Of a line that is longer, so much is shown before the match."""
+_USUAL_BYTES = 1 << 10
+"""Most lines end within so many bytes after the match."""
 _CONTEXT_BYTES = 1 << 16
 """Lines around a hit are looked for within so many bytes."""
 
@@ -46,40 +48,50 @@ def read_hits(attempt: AttemptDir, rank: int, places: Sequence[Place], *, contex
         descriptor = os.open(attempt.log(rank), os.O_RDONLY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    index, told, hits = IndexReader(attempt.index(rank)), 0, list[LogHit]()
     try:
-        for number, place in enumerate(places):
-            line = _read_line(descriptor, place)
-            limit = places[number + 1].begin if number + 1 < len(places) else None
-            before = _read_before(descriptor, place.begin, context, floor=told)
-            after = _read_after(descriptor, line.end, context, ceiling=limit)
-            dropped = read_dropped(attempt.log(rank))  # after the bytes, as always
-            if dropped.holds(place.start):
-                continue
-            before, after = ([one for one in lines if not dropped.holds(one.offset)] for lines in (before, after))
-            told = after[-1].end if after else line.end
-            hits.append(
-                {
-                    "rank": rank,
-                    "attempt": attempt.number,
-                    "offset": line.offset,
-                    "text": line.text,
-                    "cut": line.cut,
-                    "time": index.time_at(place.start),
-                    "before": [one.text for one in before],
-                    "after": [one.text for one in after],
-                }
-            )
+        found = list(_read_all(descriptor, places, context))
     finally:
         os.close(descriptor)
-    return hits
+    dropped = read_dropped(attempt.log(rank))  # after the bytes, as always
+    times = IndexReader(attempt.index(rank)).times_at([place.start for place in places])
+    return [
+        {
+            "rank": rank,
+            "attempt": attempt.number,
+            "offset": line.offset,
+            "text": line.text,
+            "cut": line.cut,
+            "time": time,
+            "before": [one.text for one in before if not dropped.holds(one.offset)],
+            "after": [one.text for one in after if not dropped.holds(one.offset)],
+        }
+        for place, time, (before, line, after) in zip(places, times, found, strict=True)
+        if not dropped.holds(place.start)
+    ]
+
+
+def _read_all(
+    descriptor: int, places: Sequence[Place], context: int
+) -> Iterator[tuple[list[_Line], _Line, list[_Line]]]:
+    """Each line that matches, between those before and after it."""
+    told = 0
+    for number, place in enumerate(places):
+        line = _read_line(descriptor, place)
+        limit = places[number + 1].begin if number + 1 < len(places) else None
+        before = _read_before(descriptor, place.begin, context, floor=told)
+        after = _read_after(descriptor, line.end, context, ceiling=limit)
+        told = after[-1].end if after else line.end
+        yield before, line, after
 
 
 def _read_line(descriptor: int, place: Place) -> _Line:
     begin = max(place.begin, place.start - _BEFORE_BYTES)
-    data = os.pread(descriptor, _CONTEXT_BYTES, begin)
     at = place.start - begin
+    data = os.pread(descriptor, at + _USUAL_BYTES, begin)
     end = data.find(b"\n", at)
+    if end < 0:
+        data = os.pread(descriptor, _CONTEXT_BYTES, begin)
+        end = data.find(b"\n", at)
     whole = data if end < 0 else data[:end]
     drawn = whole.rfind(b"\r", 0, at) + 1
     redrawn = whole.find(b"\r", at + 1)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from gangline.rundir.logindex import RECORD_BYTES, IndexReader, IndexWriter
@@ -97,3 +98,21 @@ def test_a_new_writer_goes_on(tmp_path: Path) -> None:
     writer = IndexWriter(tmp_path / "i")
     assert not writer.note(300, T0 + 50)
     assert writer.note(301, T0 + 50)
+
+
+def test_times_of_many_bytes_are_those_of_each(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "log.index"
+    writer = IndexWriter(path, interval_s=0.0)
+    for number in range(1, 200):
+        assert writer.note(10 * number, float(number))
+    reader = IndexReader(path)
+    offsets = [*range(0, 2200, 3), 5, 1985, 0]
+    alone = [reader.time_at(offset) for offset in offsets]
+    assert alone[:4] == [1.0, 1.0, 1.0, 1.0]
+    assert (reader.time_at(1989), reader.time_at(1990)) == (199.0, None)
+    opened = []
+    real = os.open
+    monkeypatch.setattr(os, "open", lambda *args: opened.append(args[0]) or real(*args))
+    assert reader.times_at(offsets) == alone
+    assert opened == [path]
+    assert IndexReader(tmp_path / "none").times_at([1, 2]) == [None, None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -175,3 +176,16 @@ def test_over_the_wire(api):
     assert [hit["rank"] for hit in api.client.search("a", "two", ranks=[1], attempt=1) if "rank" in hit] == [1]
     with pytest.raises(InvalidRequest, match="cannot be searched for"):
         list(api.client.search("a", "(?<=x)y"))
+
+
+def test_a_hit_costs_one_short_read(attempt, monkeypatch):
+    write(attempt, 0, b"".join(b"step %d loss nan\n" % number for number in range(300)))
+    read, opened = [], []
+    pread, opens = os.pread, os.open
+    monkeypatch.setattr(os, "pread", lambda *args: read.append(args[1]) or pread(*args))
+    monkeypatch.setattr(os, "open", lambda *args: opened.append(args[0]) or opens(*args))
+    hits, _ = search([(attempt, 0)], "nan")
+    assert len(hits) == 300
+    assert len(read) == 300
+    assert max(read) <= 4096
+    assert opened.count(attempt.log(0)) == 1
