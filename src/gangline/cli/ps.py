@@ -13,8 +13,8 @@ from gangline.cli.options import OneOf, Whole, echo_json, echo_lines, json_optio
 from gangline.cli.table import Column, render_table
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_age, render_duration, render_step, visible
+from gangline.domain.naming import LOCAL
 from gangline.domain.phase import TERMINAL, Phase
-from gangline.domain.pool import LOCAL
 from gangline.wire.views import RunSummary
 
 __all__ = ["command", "render_runs"]
