@@ -67,6 +67,8 @@ class Backends(Mapping[str, Backend]):
         """What no backend could be made from."""
         self._wanted: dict[str, SlurmPool] = {}
         """The file as it was last understood."""
+        self._left = self._known()
+        """What an earlier server had, and was not asked yet whether it still has runs."""
         self._mark: object = None
         self._look_at = float("-inf")
         self._file_fault = ""
@@ -147,7 +149,7 @@ class Backends(Mapping[str, Backend]):
                     _log.exception("backend %s cannot be used", LOCAL)
             self._read()
             if self._file_fault:
-                self._wanted = self._known()
+                self._wanted = dict(self._left)
             self._settle()
 
     def _read(self) -> bool:
@@ -237,12 +239,15 @@ class Backends(Mapping[str, Backend]):
     def _retire_unknown(self) -> None:
         """Pools that were taken out of the file while no server ran, and still have runs."""
         used = self._used()
-        for name, pool in self._known().items():
+        left, self._left = self._left, {}
+        for name, pool in left.items():
             if name in used and name not in self._pools:
                 made = self._make(pool)
                 if made is not None:
                     self._served = {**self._served, name: _retire(made)}
                     self._pools[name] = pool
+        if left:
+            self._keep_known()
 
     def _known(self) -> dict[str, SlurmPool]:
         try:
@@ -253,7 +258,7 @@ class Backends(Mapping[str, Backend]):
             return {}
 
     def _keep_known(self) -> None:
-        pools: dict[str, Any] = {name: pool_to_mapping(pool) for name, pool in self._pools.items()}
+        pools: dict[str, Any] = {name: pool_to_mapping(pool) for name, pool in {**self._left, **self._pools}.items()}
         try:
             write_text(self._home.known_pools, json.dumps({"version": 1, "pools": pools}, indent=1) + "\n", mode=0o600)
         except OSError:

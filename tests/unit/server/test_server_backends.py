@@ -137,6 +137,22 @@ def test_a_pool_that_is_removed_while_no_server_runs_serves_its_runs(yard: Yard)
     assert "a" not in yard.open()
 
 
+def test_a_removed_pool_with_runs_outlives_restarts_beside_others(yard: Yard):
+    yard.write(A)
+    yard.open().close()
+    yard.write(A.replace("a:", "b:", 1))
+    yard.used = {"a"}
+    for _ in range(3):
+        backends = yard.open()
+        assert set(backends) == {"local", "a", "b"}
+        assert backends["a"].state().status is PoolStatus.REMOVED
+        backends.close()
+    yard.used = set()
+    assert set(yard.open()) == {"local", "b"}
+    yard.used = {"a"}
+    assert set(yard.open()) == {"local", "b"}, "what nobody needed is not kept"
+
+
 def test_the_work_folder_of_a_pool_stays_while_runs_are_in_it(yard: Yard):
     yard.write(A)
     backends = yard.open()
