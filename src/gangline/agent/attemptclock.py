@@ -166,7 +166,7 @@ class AttemptClock:
     def _reach_limit(self, attempt: Attempt, limit: Limit) -> None:
         self._warn(f"{limit.words} is reached; ranks are told to stop.")
         left = sorted(rank for rank, one in attempt.ranks.items() if one.ended is None)
-        told = f", and {name_ranks(left)} had not ended although told {limit.notice_s:g} s before"
+        told = f", and {name_ranks(left)} had not ended although told {limit.notice_s:.3g} s before"
         message = f"{limit.words} was reached{told if left else ''}."
         self._on_limit(render_ending(limit, message, time.time()))
 

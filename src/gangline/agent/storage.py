@@ -101,9 +101,12 @@ def probe_checkpoint_folder(path: str) -> str:
 
 
 def find_missing_interpreter(python: str) -> str:
-    """What is wrong with an interpreter that was there at submit; "" where it is still there."""
+    """What is wrong with an interpreter that was there at submit, or with a name, looked up here; "": nothing."""
     if Path(python).is_file() and os.access(python, os.X_OK):
         return ""
+    if "/" not in python:
+        where = "on the search path of this node, after the set-up lines"
+        return f"there is no `{python}` {where}; name another one with --python, or make it known there with --setup"
     what = "cannot be executed any more" if os.path.lexists(python) else "is not there any more"
     return f"the interpreter {python} {what}; make its environment again, then `gangline resume`"
 

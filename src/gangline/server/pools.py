@@ -7,7 +7,7 @@ from typing import Any
 
 from gangline.domain.errors import GanglineError, NotFound, nearest
 from gangline.domain.gang import Handle
-from gangline.domain.pool import JobStanding, PoolJob
+from gangline.domain.pool import JobStanding, PoolJob, PoolStatus
 from gangline.ports import Backend
 from gangline.rundir.home import Home
 from gangline.server.backends import Backends
@@ -64,6 +64,14 @@ class Pools:
         pool = self._backends.pool(name)
         settings = {} if pool is None else pool_to_mapping(pool)
         return PoolDetail(**view, settings=settings, file=str(self._home.pools), login=list(backend.login_command()))
+
+    def trouble(self, name: str) -> str:
+        """Why a pool cannot be reached now; "" where it can, as far as is known."""
+        backend = self._backends.get(name)
+        if backend is None:
+            return ""
+        state = backend.state()
+        return "" if state.status in {PoolStatus.READY, PoolStatus.REMOVED} else state.text
 
     def add(self, name: str, settings: Mapping[str, Any]) -> PoolDetail:
         """Configure one more pool, and serve it.

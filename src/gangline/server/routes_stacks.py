@@ -47,7 +47,7 @@ def make_router(parts: Parts) -> APIRouter:
         deadline = time.monotonic() + body.timeout_s
         while (found := await run_in_threadpool(find_answer, parts.home.run(run_id), name)) is None:
             if time.monotonic() > deadline or not await parts.stopping.pause(_POLL_S):
-                raise _no_answer(run_id, body.timeout_s)
+                raise _no_answer(parts, run_id, body.timeout_s)
         return json_answer(found)
 
     @router.get("/runs/{run}/stacks", response_model=StacksView)
@@ -77,9 +77,10 @@ def _ask(parts: Parts, run: str, body: StacksBody) -> tuple[str, str]:
     return run_id, name
 
 
-def _no_answer(run_id: str, timeout_s: float) -> NoAnswer:
+def _no_answer(parts: Parts, run_id: str, timeout_s: float) -> NoAnswer:
+    trouble = parts.pools.trouble(parts.commands.summary(run_id)["pool"])
     return NoAnswer(
         f"The leader of run `{run_id}` did not answer within {timeout_s:g} s",
-        why="Its agent is dead, frozen, or about to start or end an attempt",
+        why=trouble.removesuffix(".") or "Its agent is dead, frozen, or about to start or end an attempt",
         fix=f"`gangline show {run_id}` tells how it stands; `gangline stacks {run_id} --last` shows older stacks.",
     )

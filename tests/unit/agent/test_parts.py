@@ -21,7 +21,13 @@ from gangline.agent.members import silence_limit_s
 from gangline.agent.memory import count_oom_kills
 from gangline.agent.rendezvous import decide_port_range
 from gangline.agent.starter import RankStart
-from gangline.agent.storage import find_missing_outputs, probe_checkpoint_folder
+from gangline.agent.storage import find_missing_interpreter, find_missing_outputs, probe_checkpoint_folder
+
+
+def test_an_interpreter_that_was_never_there_is_not_said_to_have_gone(tmp_path: Path) -> None:
+    never, gone = find_missing_interpreter("nopython"), find_missing_interpreter(str(tmp_path / "python"))
+    assert never.startswith("there is no `nopython` on the search path of this node")
+    assert gone.startswith(f"the interpreter {tmp_path}/python is not there any more")
 
 
 def rank(kind: str, entry: str, *args: str) -> RankStart:

@@ -6,7 +6,7 @@ import pytest
 
 from gangline.domain.errors import Conflict, NotFound, SpecInvalid
 from gangline.domain.gang import Handle
-from gangline.domain.pool import JobStanding, PoolJob
+from gangline.domain.pool import JobStanding, PoolJob, PoolState, PoolStatus
 from gangline.server.poolfile import PoolFile, add_text, remove_text
 
 NEW = {"backend": "slurm", "work": "/s/new", "defaults": {"partition": "gpu"}}
@@ -131,3 +131,19 @@ def test_zombies_are_ended_each_in_its_own_way(api):
     assert noted[0] == ("one-7k3q", "Job 0 was ended by hand: why.")
     with pytest.raises(NotFound):
         api.client.pool_jobs("nope")
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (PoolStatus.READY, ""),
+        (PoolStatus.UNREACHABLE, "away"),
+        (PoolStatus.LOGIN_NEEDED, "away"),
+        (PoolStatus.REMOVED, ""),
+    ],
+)
+def test_what_a_silent_leader_is_excused_by(api, status, told):
+    backend = api.parts.pools._backends["local"]
+    backend.pool_state = PoolState(status=status, text="away")
+    assert api.parts.pools.trouble("local") == told
+    assert api.parts.pools.trouble("no-such-pool") == ""

@@ -60,7 +60,7 @@ _FIXES: Sequence[tuple[str, str]] = (
     (r"node name", "Correct --nodelist or --exclude: `sinfo --Node` lists the nodes."),
     (
         r"unrecognized option|invalid option|invalid argument",
-        "Correct --sbatch-option; `sbatch --help` lists the options.",
+        "Correct --sbatch-option, or the #SBATCH lines of your script; `sbatch --help` lists the options.",
     ),
     (r"not found|No such file", "`gangline pools doctor` says what the pool lacks."),
     (r"limit|policy", "Ask for less, or use another --qos or --account."),
