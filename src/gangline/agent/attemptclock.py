@@ -7,17 +7,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypedDict
 
 from gangline.agent.allocation import Allocation
 from gangline.agent.attempt import Attempt, Ending
 from gangline.agent.gangfile import name_ranks
 from gangline.agent.gangwire import Message
 from gangline.agent.loop import Loop, Timer
+from gangline.domain.errors import GanglineError
 from gangline.domain.phase import Reason
 from gangline.domain.spec import NoticeSignal, StopPolicy
+from gangline.rundir.files import read_json
+from gangline.rundir.layout import SIGNALLED, AttemptDir
 
-__all__ = ["AttemptClock", "Limit", "decide_completion", "decide_limit"]
+__all__ = ["AttemptClock", "Limit", "decide_completion", "decide_limit", "read_told"]
 
 _LONGEST_NOTICE_S = 60.0
 _CLOSING_S = 5.0
@@ -178,14 +183,44 @@ def render_ending(limit: Limit, message: str, now: float) -> Ending:
     )
 
 
-def decide_completion(policy: StopPolicy, limit: Limit | None, attempt: Attempt, *, agreed: bool, now: float) -> Ending:
+def decide_completion(
+    policy: StopPolicy,
+    limit: Limit | None,
+    attempt: Attempt,
+    *,
+    agreed: bool,
+    now: float,
+    signalled: int | None = None,
+) -> Ending:
     """All ranks have ended with 0: they are done, or ended because they were told that time is short.
 
     Args:
         agreed: ranks have agreed on where to stop (`gangline.should_stop()`).
         now: wall clock.
+        signalled: the rank to which SIGTERM came from outside, so that it told the others.
     """
+    if agreed and signalled is not None and not attempt.is_complete():
+        message = f"SIGTERM came to rank {signalled} from outside: all ranks were told, and ended by themselves."
+        return Ending(cause="preemption", time=now, reason=Reason.PREEMPTED, message=message)
     told = agreed or policy.notice_signal is not NoticeSignal.NONE
     if limit is None or attempt.noticed is None or not told or attempt.is_complete():
         return Ending(cause="success", time=now)
     return render_ending(limit, f"{limit.words} was near: all ranks were told, and ended by themselves.", now)
+
+
+class Told(TypedDict):
+    """What ranks have left of a notice; see `decide_completion`."""
+
+    agreed: bool
+    signalled: int | None
+
+
+def read_told(folder: AttemptDir) -> Told:
+    """What ranks that asked `gangline.should_stop()` have made of a notice, or of a signal of which one told."""
+    told = Told(agreed=folder.stop_at.exists(), signalled=None)
+    if told["agreed"]:
+        with suppress(OSError, GanglineError):
+            notice = read_json(folder.notice) or {}
+            if notice.get("kind") == SIGNALLED and isinstance(notice.get("rank"), int):
+                told["signalled"] = notice["rank"]
+    return told

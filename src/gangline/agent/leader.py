@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangline.agent.assembly import Assembly
 from gangline.agent.attempt import Attempt, Ending, Hang, RankRecord
-from gangline.agent.attemptclock import AttemptClock, decide_completion
+from gangline.agent.attemptclock import AttemptClock, decide_completion, read_told
 from gangline.agent.control import ControlFile, Requests, StacksRequest, StopRequest
 from gangline.agent.gangfile import next_attempt, render_start, write_gang
 from gangline.agent.gangwatch import GangWatch
@@ -300,8 +300,8 @@ class Leader:
         elif self._step is Step.START and attempt.all_started():
             self._run(attempt)
         elif self._step is Step.RUN and attempt.all_succeeded():
-            agreed = self._site.run.attempt(attempt.number).stop_at.exists()
-            ending = decide_completion(self._launch.stop, self._clock.limit, attempt, agreed=agreed, now=time.time())
+            told = read_told(self._site.run.attempt(attempt.number))
+            ending = decide_completion(self._launch.stop, self._clock.limit, attempt, now=time.time(), **told)
             self._end(ending, grace_s=self._launch.stop.failure_grace_s)
 
     def _prepare(self, attempt: Attempt) -> None:

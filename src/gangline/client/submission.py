@@ -5,6 +5,7 @@ spec → `prepare` (touches this machine alone) → `send` (talks to the server)
 
 from __future__ import annotations
 
+import hashlib
 import os
 import secrets
 import shlex
@@ -31,7 +32,8 @@ from gangline.domain.version import VERSION
 from gangline.rundir.home import Home
 from gangline.rundir.serving import owner_name
 from gangline.snapshot.hashing import cache_path_for
-from gangline.snapshot.objects import read_chunks
+from gangline.snapshot.manifest import printable
+from gangline.snapshot.objects import CHUNK_BYTES
 from gangline.snapshot.pack import Packed, find_root, pack
 from gangline.wire.spec import spec_from_mapping, spec_to_mapping
 from gangline.wire.views import RunDetail
@@ -193,12 +195,12 @@ def upload(client: Client, packed: Packed) -> int:
     room = _BATCH_BYTES
     for digest in missing:
         if sizes[digest] > _BATCH_BYTES:
-            client.put_object(digest, partial(_chunks, packed.sources[digest]))
+            _put_large(client, digest, packed.sources[digest], sizes[digest])
             continue
         if sizes[digest] > room:
             client.put_objects(batch)
             batch, room = {}, _BATCH_BYTES
-        batch[digest] = _read(packed.sources[digest])
+        batch[digest] = _read(packed.sources[digest], digest, sizes[digest])
         room -= sizes[digest]
     if batch:
         client.put_objects(batch)
@@ -287,19 +289,42 @@ def describe_client(cwd: Path, command: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _read(path: Path) -> bytes:
+def _put_large(client: Client, digest: str, path: Path, size_bytes: int) -> None:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise _vanished(path, error) from error
+        client.put_object(digest, partial(_chunks, path, size_bytes))
+    except SnapshotRefused as error:
+        sha = hashlib.sha256()
+        for chunk in _chunks(path, size_bytes):
+            sha.update(chunk)
+        if sha.hexdigest() != digest:
+            raise _changed(path) from error
+        raise
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
+def _read(path: Path, digest: str, size_bytes: int) -> bytes:
+    """What was packed; of a file that has grown since, as a log does, no more than that."""
+    content = b"".join(_chunks(path, size_bytes))
+    if hashlib.sha256(content).hexdigest() != digest:
+        raise _changed(path)
+    return content
+
+
+def _chunks(path: Path, size_bytes: int) -> Iterator[bytes]:
     try:
         with path.open("rb") as file:
-            yield from read_chunks(file)
+            while size_bytes > 0 and (chunk := file.read(min(size_bytes, CHUNK_BYTES))):
+                size_bytes -= len(chunk)
+                yield chunk
     except OSError as error:
         raise _vanished(path, error) from error
+
+
+def _changed(path: Path) -> SnapshotRefused:
+    return SnapshotRefused(
+        f"{printable(str(path))} was changed after it had been packed",
+        why="Something writes to it",
+        fix="Submit again; what is written all the time belongs in .ganglineignore.",
+    )
 
 
 def _vanished(path: Path, error: OSError) -> SnapshotRefused:

@@ -127,10 +127,10 @@ class NodeBook:
         """What a launch of `nodes` nodes is to avoid."""
         return decide_exclusion(self.judge(pool), num_hosts=self._backends[pool].capacity().num_hosts, nodes=nodes)
 
-    def num_fit(self, pool: str) -> int:
-        """Machines that are not avoided."""
+    def num_fit(self, pool: str) -> int | None:
+        """Machines that are not avoided; None: none is, and one machine may hold several nodes."""
         avoided = sum(node.state is NodeState.AVOIDED for node in self.judge(pool))
-        return self._backends[pool].capacity().num_hosts - avoided
+        return self._backends[pool].capacity().num_hosts - avoided if avoided else None
 
     def tell(self, run: RunRow, exclusion: Exclusion) -> None:
         """Note in the history of a run what its launch avoids, and what it has to use all the same; once a launch."""

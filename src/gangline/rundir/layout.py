@@ -31,6 +31,7 @@
     <run>/attempts/0/rank-00003.dropped.jsonl  what was dropped from the log to keep its limit
     <run>/attempts/0/rank-00003.index        time to offset of the log, kept by the agent
     <run>/attempts/0/rank-00003.error.json   the exception that ended the rank
+    <run>/attempts/0/rank-00003.left.json    when its interpreter began to end without one
     <run>/attempts/0/rank-00003.stacks       stack dumps
     <run>/attempts/0/rank-00003.pdb          socket at which a person debugs the rank
     <run>/attempts/0/stacks/ID.json          stacks of all ranks of one moment, grouped
@@ -46,9 +47,11 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["EXIT_MARK", "AttemptDir", "LaunchDir", "RunDir"]
+__all__ = ["EXIT_MARK", "SIGNALLED", "AttemptDir", "LaunchDir", "RunDir"]
 
 EXIT_MARK = "job.exit"
+SIGNALLED = "signal"
+"""Kind of a notice that a rank has written: SIGTERM came to that rank alone, from outside."""
 _ATTEMPT = re.compile(r"(\d+)")
 _NODE = re.compile(r"node-(\d+)")
 

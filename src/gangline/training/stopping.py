@@ -24,7 +24,7 @@ from typing import Any
 
 from gangline.domain.errors import GanglineError
 from gangline.rundir.files import read_json, write_json
-from gangline.rundir.layout import AttemptDir, RunDir
+from gangline.rundir.layout import SIGNALLED, AttemptDir, RunDir
 from gangline.training import session
 from gangline.training.context import Context
 
@@ -84,6 +84,7 @@ class StopWatch:
         self._told_at: float | None = None
         self._told_call = 0
         self._signalled = False
+        self._passed_on = False
         self._installed = False
         self._earlier: Any = None
         self._pid = os.getpid()
@@ -152,9 +153,20 @@ class StopWatch:
     def _is_told(self) -> bool:
         noticed = self._notice_path is not None and os.path.exists(self._notice_path)  # noqa: PTH110 - fast, each step
         told = self._signalled or noticed
+        if self._signalled and not noticed and not self._passed_on:
+            self._pass_on()
         if told and self._told_at is None:
             self._told_at, self._told_call = self._clock(), self._calls
         return told
+
+    def _pass_on(self) -> None:
+        """Nobody but this rank knows: all others are told, and the agent can say why they have left."""
+        self._passed_on = True
+        if self._notice_path is not None:
+            try:
+                write_json(self._notice_path, {"kind": SIGNALLED, "rank": self._rank, "time": time.time()})
+            except OSError as error:
+                session.writer().warn(f"cannot tell the other ranks of the signal ({error.strerror})")
 
     def _read_decision(self) -> int | None:
         path = self._decision_path

@@ -203,6 +203,24 @@ def test_a_notice_may_be_a_signal_to_every_python_rank(gang: Gang) -> None:  # S
     assert all((gang.run.code / f"saved-{rank}").exists() for rank in range(2))
 
 
+def test_a_signal_to_one_rank_makes_all_leave_together_and_is_a_preemption(gang: Gang) -> None:
+    gang.script("""
+        import os, signal, time
+        import gangline
+        step = 0
+        while not gangline.should_stop():
+            step += 1
+            gangline.progress(step, 100_000)
+            if step == 3 and os.environ["RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.02)
+    """)
+    result = gang.run_to_end(procs_per_node=3, restarts={"max_preemptions": 0})
+    assert (result["outcome"], result["reason"], result["exit_code"]) == ("preempted", "preempted", 143)
+    assert result["message"].startswith("SIGTERM came to rank 1 from outside: all ranks were told")
+    assert [one["exit_code"] for one in result["ranks"]] == [0, 0, 0]
+
+
 def test_a_script_that_ignores_the_notice_is_ended_at_the_limit(gang: Gang) -> None:
     gang.script("import time; time.sleep(600)")
     stop = {"time_limit_s": 1.0, "time_limit_notice_s": 0.5, "on_time_limit": "continue"}

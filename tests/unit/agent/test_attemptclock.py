@@ -9,9 +9,12 @@ import pytest
 
 from gangline.agent.allocation import Allocation
 from gangline.agent.attempt import Attempt, Ending, RankRecord
-from gangline.agent.attemptclock import AttemptClock, decide_completion, decide_limit
+from gangline.agent.attemptclock import AttemptClock, decide_completion, decide_limit, read_told
 from gangline.agent.launchspec import Shape
+from gangline.domain.phase import Reason
 from gangline.domain.spec import NoticeSignal, StopPolicy
+from gangline.rundir.files import write_json
+from gangline.rundir.layout import AttemptDir
 
 NOW = 1_000_000.0
 
@@ -160,6 +163,22 @@ def test_ranks_that_end_when_told_go_on_elsewhere():
     assert (ending.cause, ending.from_outside) == ("time_limit", True)
     assert decide_completion(policy, limit, attempt(), agreed=False, now=NOW + 1).cause == "success"
     assert decide_completion(policy, None, attempt(noticed=NOW), agreed=True, now=NOW + 1).cause == "success"
+
+
+def test_ranks_that_left_because_one_of_them_got_a_signal_have_not_succeeded(tmp_path):
+    folder = AttemptDir(tmp_path)
+    write_json(folder.notice, {"kind": "signal", "rank": 1, "time": NOW})
+    assert read_told(folder) == {"agreed": False, "signalled": None}
+    write_json(folder.stop_at, {"call": 7})
+    told = read_told(folder)
+    assert told == {"agreed": True, "signalled": 1}
+    ending = decide_completion(StopPolicy(), None, attempt(), now=NOW, **told)
+    assert (ending.cause, ending.reason) == ("preemption", Reason.PREEMPTED)
+    assert ending.message.startswith("SIGTERM came to rank 1 from outside")
+    done = RankRecord(rank=0, node=0, host="h", step=9, total=9)
+    assert decide_completion(StopPolicy(), None, attempt(ranks={0: done}), now=NOW, **told).cause == "success"
+    write_json(folder.notice, {"kind": "preemption", "time": NOW})
+    assert decide_completion(StopPolicy(), None, attempt(), now=NOW, **read_told(folder)).cause == "success"
 
 
 def failed(number):

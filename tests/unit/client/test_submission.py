@@ -319,6 +319,23 @@ def test_a_file_that_vanished_while_it_was_sent_is_named(project, api):
         upload(api.client, prepared.packed)
 
 
+@pytest.mark.parametrize("large", [False, True])
+def test_of_a_file_that_grows_what_was_packed_is_sent_and_one_that_changed_is_named(project, api, monkeypatch, large):
+    if large:
+        monkeypatch.setattr("gangline.client.submission._BATCH_BYTES", 3)
+    log = project / "run.out"
+    log.write_text("step 1\n")
+    prepared = ready(project, RunSpec(entry="train.py"))
+    log.write_text("step 1\nstep 2\n")
+    upload(api.client, prepared.packed)
+    assert api.client.missing_objects(sorted(prepared.packed.manifest.digests())) == []
+    log.write_text("step 3\n")
+    prepared = ready(project, RunSpec(entry="train.py"))
+    log.write_text("step 4\n")
+    with pytest.raises(SnapshotRefused, match=r"run\.out was changed.*\.ganglineignore"):
+        upload(api.client, prepared.packed)
+
+
 def test_who_submits_is_recorded(project, api):
     run = send(ready(project, RunSpec(entry="train.py")), client=api.client, command=["gangline", "submit", "a b"])
     assert run["client"]["command"] == "gangline submit 'a b'"

@@ -1,5 +1,6 @@
 """What is remembered of machines, from results to the next launch, with a fake backend of several hosts."""
 
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -27,9 +28,9 @@ ROOM = {"max_infrastructure_restarts": 20, "same_failure_limit": 0}
 def cluster(plant):
     """The plant with four machines, each of which carries one node of one run."""
 
-    def make(hosts=HOSTS, **policy):
+    def make(hosts=HOSTS, nodes=None, **policy):
         parts = {"store": plant.store, "home": plant.home, "clock": plant.clock, "health": HealthPolicy(**policy)}
-        capacity = make_capacity(ranks=64, nodes=len(hosts), hosts=hosts)
+        capacity = make_capacity(ranks=64, nodes=nodes or len(hosts), hosts=hosts)
         plant.backend = FakeBackend(capacity, home=str(plant.home.path))
         backends = {"local": plant.backend}
         plant.commands = Commands(backends=backends, poke=lambda: None, **parts)
@@ -163,6 +164,14 @@ def test_an_elastic_gang_starts_smaller_rather_than_on_a_bad_machine(cluster):
     assert placed(plant, run) == HOSTS
     lose(plant, run, "h2", why="device", reason="unhealthy_node")
     assert placed(plant, run) == ("h0", "h1", "h3")
+
+
+def test_one_machine_may_hold_all_nodes_of_an_elastic_gang(cluster, monkeypatch):
+    plant, asked = cluster(hosts=("laptop",), nodes=16), []
+    monkeypatch.setattr(plant.backend, "submit", lambda launch, **_: asked.append(launch.gang.nodes))
+    with suppress(AttributeError):  # it has no handle to go on with
+        start(plant, nodes=4, min_nodes=1)
+    assert asked == [4]
 
 
 def test_the_node_of_a_leader_that_vanished_is_remembered(cluster):

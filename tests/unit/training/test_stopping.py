@@ -92,15 +92,34 @@ def test_all_ranks_stop_at_the_same_call_whenever_each_sees_the_notice(tmp_path:
         assert rank._calls - answers.count(True) + 1 == 7
 
 
-def test_a_signal_at_one_rank_does_not_stop_it_before_the_others(tmp_path: Path) -> None:
-    time = Time()
-    ranks = [watch_of(tmp_path, rank, 2, time) for rank in range(2)]
-    assert [rank.ask() for rank in ranks] == [False, False]
+def test_a_signal_at_one_rank_stops_all_at_the_same_call(tmp_path: Path) -> None:
+    ranks = [watch_of(tmp_path, rank, 3) for rank in range(3)]
+    assert [rank.ask() for rank in ranks] == [False] * 3
     ranks[1]._signalled = True
-    assert [rank.ask() for rank in ranks] == [False, False]
+    assert [ranks[number].ask() for number in (1, 2, 0)] == [False] * 3  # the others hear of it in their next call
+    assert [rank.ask() for rank in ranks] == [True] * 3
+    notice = read_json(tmp_path / "attempts" / "2" / "notice.json")
+    assert notice is not None
+    assert (notice["kind"], notice["rank"]) == ("signal", 1)
+
+
+def test_a_signal_beside_a_notice_of_the_platform_leaves_it(tmp_path: Path) -> None:
+    watch = watch_of(tmp_path, 0, 1)
+    assert not watch.ask()
+    notify(tmp_path)
+    watch._signalled = True
+    assert watch.ask()
+    assert (read_json(tmp_path / "attempts" / "2" / "notice.json") or {})["kind"] == "stop"
+
+
+def test_a_rank_whose_peers_never_ask_stops_alone(tmp_path: Path) -> None:
+    time = Time()
+    rank = watch_of(tmp_path, 1, 2, time)
+    rank._signalled = True
+    assert not rank.ask()
     time.now = 60.0  # a long step
-    assert [ranks[1].ask(), ranks[1].ask()] == [False, False]
-    assert ranks[1].ask()  # rank 0 never decided: better alone than killed
+    assert [rank.ask(), rank.ask()] == [False, False]
+    assert rank.ask()  # rank 0 never decided: better alone than killed
 
 
 def test_a_rank_that_never_asks_holds_the_others_up_for_seconds_only(tmp_path: Path) -> None:

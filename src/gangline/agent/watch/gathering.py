@@ -134,7 +134,7 @@ class Gathering:
             time=now,
             taken_s=round(time.monotonic() - self.began, 3),
             views=views,
-            finding=decide_finding(views),
+            finding=decide_finding(views, whole=len(views) == len(self.attempt.ranks)),
             ranks=listed,
             flights=flights,
             silent=sorted(self.waiting),

@@ -188,12 +188,18 @@ def group_ranks(views: Sequence[RankView]) -> tuple[Group, ...]:
     return tuple(sorted(groups, key=lambda group: (-len(group.ranks), group.ranks)))
 
 
-def decide_finding(views: Sequence[RankView]) -> Finding:
-    """What the stacks of all ranks say together."""
+def decide_finding(views: Sequence[RankView], *, whole: bool = True) -> Finding:
+    """What the stacks of the ranks say together.
+
+    Args:
+        whole: they are those of all ranks; of some, nobody can tell who waits for whom.
+    """
     groups = group_ranks(views)
     waiting = [group for group in groups if group.place.waits and group.state == "runs"]
     others = [group for group in groups if group not in waiting]
     culprit, hint = _decide_culprit(waiting, others)
+    if not whole and hint in {_MISSING, _MISMATCH, _TOGETHER}:
+        culprit, hint = None, ""
     ended = any(group.state == "ended" for group in others)
     text = "; ".join(_in_order(waiting, others)) + "."
     return Finding(

@@ -61,6 +61,16 @@ RuntimeError: Connection closed by peer
     assert decide_raised("") == decide_raised("ValueError: x") == ""
 
 
+def test_some_ranks_do_not_tell_who_waits_for_whom():
+    assert "All ranks wait in the same call" in decide_finding([view(0)]).hint
+    found = decide_finding([view(0)], whole=False)
+    assert (found.text, found.hint, found.culprit) == ("Rank 0 waits in all_reduce (train.py:9).", "", None)
+    both = [view(0), RankView(rank=1, threads=SLEEP)]
+    assert decide_finding(both).culprit == 1
+    assert decide_finding(both, whole=False).culprit is None
+    assert "SIGCONT" in decide_finding([view(0, state="stopped")], whole=False).hint
+
+
 def test_a_dump_is_read_thread_by_thread():
     threads = parse_faulthandler(ALL_REDUCE)
     assert [one.name for one in threads] == ["0x00007f0000000001", "0x00007f939f7e2b80"]
