@@ -60,6 +60,15 @@ class Accompaniment:
                 return False
         return attempt.company.ready
 
+    def rank_ended(self, attempt: LocalAttempt, rank: int, exit_code: int | None) -> None:
+        """Called before the end of the rank is told."""
+        company = attempt.company
+        if company is None:
+            return
+        company.rank_ended(rank, exit_code)
+        if exit_code and (what := company.killed()):
+            self._tell(attempt, CompanyFault(what))
+
     def _write_files(self, folder: AttemptDir, terms: AttemptTerms) -> None:
         """Each agent writes the same; every file appears by rename."""
         files = rules_of(self._site.launch.strategy).files(self._site.launch, terms)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Attempt", "Ending", "Hang", "RankRecord"]
 
+_LOST_MPI = 195
+"""What a rank of Open MPI exits with, without a word, when another one has ended the job."""
 _TOLD_TOGETHER_S = 5.0
 _GOING_S = 3.0
 """How long the end of a process may be seen after others have lost it: it closes its files, frees its memory."""
@@ -66,6 +68,8 @@ class RankRecord:
         """Its exception says that another rank is gone, or did not come."""
         from gangline.agent.classify import is_consequence  # noqa: PLC0415 - nothing has failed at the start
 
+        if self.exit_code == _LOST_MPI and not self.error:
+            return True
         return is_consequence(self.end())
 
     @property

@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from gangline.agent.processes import adopt_orphans, find_descendants, processes_of, send
@@ -29,18 +30,19 @@ _PASSED_ON = (signal.SIGTERM, signal.SIGINT, *_FOR_SCRIPTS)
 _EXIT_OF_SIGNAL = 128
 
 
-def fork_agent(*, lock: int) -> int:
+def fork_agent(*, lock: int, scratch: Path | None = None) -> int:
     """Be the guardian, and return in the agent alone: a descriptor that reads as ended when the guardian is gone.
 
     Args:
         lock: descriptor that both hold, the guardian until nothing is left.
+        scratch: folder outside of the run's that has to go, too.
     """
     adopt_orphans()
     read, write = os.pipe()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
     agent = os.fork()
     if agent != 0:
-        _guard(agent, kept={lock, write}, mask=before)
+        _guard(agent, kept={lock, write}, mask=before, scratch=scratch)
     os.setsid()
     os.close(write)
     for number in _FOR_SCRIPTS:  # where the agent has no use for them, they do it no harm
@@ -97,7 +99,7 @@ def sweep_earlier(marks: Mapping[str, str]) -> int:
     return killed
 
 
-def _guard(agent: int, *, kept: set[int], mask: Collection[int]) -> NoReturn:
+def _guard(agent: int, *, kept: set[int], mask: Collection[int], scratch: Path | None) -> NoReturn:
     code = 1
     try:
         for number in _PASSED_ON:
@@ -108,6 +110,10 @@ def _guard(agent: int, *, kept: set[int], mask: Collection[int]) -> NoReturn:
         agent = 0
         code = os.waitstatus_to_exitcode(status)
         left = end_below()
+        if scratch is not None and code != 0:  # an agent that ends by itself has removed it
+            import shutil  # noqa: PLC0415 - few runs have one
+
+            shutil.rmtree(scratch, ignore_errors=True)
         if code < 0:
             complain(f"the agent was killed by {signal.Signals(-code).name}; {left} processes of it were ended")
             code = _EXIT_OF_SIGNAL - code

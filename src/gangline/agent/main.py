@@ -24,7 +24,7 @@ from gangline.agent.execstart import ExecStarter
 from gangline.agent.guardian import fork_agent, marks_of, sweep_earlier
 from gangline.agent.launchspec import LaunchSpec, load_launch
 from gangline.agent.site import EXIT_STORAGE, Site, complain
-from gangline.agent.strategies import rules_of
+from gangline.agent.strategies import WITH_COMPANY, rules_of
 from gangline.domain.errors import GanglineError, InvalidRequest
 from gangline.domain.spec import EntryKind
 from gangline.rundir.layout import RunDir
@@ -64,7 +64,7 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
     if _is_over(run, spec):
         return 0
     sweep_earlier(marks_of(str(run.path), launch=launch, node=node))
-    guardian = fork_agent(lock=lock)
+    guardian = fork_agent(lock=lock, scratch=_find_scratch(run, spec))
     _sign(lock)
     # Addresses are given where all agents are on one machine; they then share its CPUs, too.
     advertised = os.environ.get("GANGLINE_ADDRESS") or None
@@ -90,6 +90,14 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
     exit_code = Agent(site, starter, guardian=guardian).serve(advertised)
     starter.close()
     return exit_code
+
+
+def _find_scratch(run: RunDir, spec: LaunchSpec) -> Path | None:
+    if spec.strategy not in WITH_COMPANY:
+        return None
+    from gangline.agent.strategies.company import scratch_path  # noqa: PLC0415 - few runs have any
+
+    return scratch_path(run, spec.launch)
 
 
 def _prepare_tree(site: Site) -> None:

@@ -219,8 +219,7 @@ class Node:
             if attempt is not None and gone.pid in attempt.ranks:
                 local = attempt.ranks[gone.pid]
                 local.ended = True
-                if attempt.company is not None:
-                    attempt.company.rank_ended(local.rank, gone.exit_code)
+                self._company.rank_ended(attempt, local.rank, gone.exit_code)
                 told = attempt.teardown is not None and gone.pid in attempt.teardown.told
                 self._exits.tell(attempt, local, gone, by="platform" if told else "self")
         self._start_if_ready()

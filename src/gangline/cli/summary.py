@@ -204,6 +204,7 @@ def _render_facts(run: RunDetail, terminal: Terminal) -> list[str]:
         "metrics": _newest_metrics(run["metrics"], terminal),
         "avoided": _avoided(run["events"]),
         "warnings": _warnings(run),
+        "dashboard": "" if is_over(run) else _newest(run["events"], "dashboard"),
     }
     return _labelled(facts, terminal)
 
@@ -278,6 +279,10 @@ def _warnings(run: RunDetail) -> str:
     first = first if len(first) <= _WARNING_CHARS else f"{first[:_WARNING_CHARS].rstrip()}…"
     more = f" ({len(told) - 1} more: gangline show {run['id']} --events)" if len(told) > 1 else ""
     return f"{first}{more}"
+
+
+def _newest(events: Sequence[EventView], kind: str) -> str:
+    return visible(next((event["message"] for event in reversed(events) if event["kind"] == kind), ""))
 
 
 def _newest_metrics(metrics: Mapping[str, float | None], terminal: Terminal) -> str:

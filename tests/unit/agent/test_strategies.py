@@ -96,7 +96,7 @@ def test_an_object_store_fits_the_machine(memory: int, shm: int, expected: int) 
 
 
 def test_a_scratch_folder_is_short_private_and_of_one_run(tmp_path: Path) -> None:
-    one, other = (scratch_path(RunDir(tmp_path / name), "ray0") for name in ("a" * 200, "b"))
+    one, other = (scratch_path(RunDir(tmp_path / name), 0) for name in ("a" * 200, "b"))
     assert one != other
     assert len(str(one)) < 20
     folder = tmp_path / "scratch"

@@ -73,6 +73,10 @@ class Company:
     def rank_ended(self, rank: int, exit_code: int | None) -> None:
         """A rank of this node has ended."""
 
+    def killed(self) -> str:
+        """What of it was killed from outside, for which a rank that fails now is not to blame; "": nothing."""
+        return ""
+
     def close(self) -> None:
         """All processes of the attempt have ended."""
 
@@ -107,6 +111,10 @@ class Child:
                 return signal.Signals(-code).name
         return f"exit code {code}"
 
+    def was_killed(self) -> bool:
+        """It has ended by a signal."""
+        return (self._process.poll() or 0) < 0
+
     def ended_well(self) -> bool:
         """It has ended with 0."""
         return self._process.poll() == 0
@@ -129,9 +137,9 @@ class Child:
         return " ".join(reversed(found))[-_WORDS_CHARS:].rstrip(".")
 
 
-def scratch_path(run: RunDir, name: str = "") -> Path:
-    """A folder with a short path that only this run on this machine has: paths of sockets have at most 107 bytes."""
-    digest = hashlib.sha256(f"{run.path}\0{os.getuid()}\0{name}".encode("utf-8", "surrogateescape")).hexdigest()
+def scratch_path(run: RunDir, launch: int) -> Path:
+    """A folder with a short path that only this launch has on a machine: paths of sockets have at most 107 bytes."""
+    digest = hashlib.sha256(f"{run.path}\0{os.getuid()}\0{launch}".encode("utf-8", "surrogateescape")).hexdigest()
     return _SHORT_ROOT / f"gl-{digest[:_DIGEST_CHARS]}"
 
 

@@ -90,8 +90,12 @@ class MpiCompany(Company):
         child = self._child
         if child is not None and child.ended() and not (self.ready and child.ended_well()):
             said = child.last_words()
-            what = "mpirun" if self._site.index == self._terms.shape.nodes[0] else "orted"
-            raise CompanyFault(f"`{what}` has ended ({child.ended()}){': ' if said else ''}{said}")
+            raise CompanyFault(f"{self._name()} has ended ({child.ended()}){': ' if said else ''}{said}")
+
+    def killed(self) -> str:
+        """On a failure it ends by itself, with an exit code."""
+        child = self._child
+        return f"{self._name()} was killed ({child.ended()})" if child is not None and child.was_killed() else ""
 
     def roots(self) -> frozenset[int]:
         return frozenset() if self._child is None else frozenset({self._child.pid})
@@ -111,6 +115,9 @@ class MpiCompany(Company):
     def close(self) -> None:
         if self._scratch is not None:
             shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _name(self) -> str:
+        return "`mpirun`" if self._site.index == self._terms.shape.nodes[0] else "`orted`"
 
     def _start_mpirun(self) -> None:
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -143,7 +150,7 @@ class MpiCompany(Company):
         self._child = Child(argv, env=env, cwd=str(self._site.workdir), log=self._log)
 
     def _scratch_path(self) -> Path:
-        return scratch_path(self._site.run, f"mpi{self._terms.attempt}")
+        return scratch_path(self._site.run, self._site.launch.launch)
 
     def _take(self, rank: int) -> dict[str, str] | None:
         """What the stand-in of a rank has handed over; None: nothing yet."""

@@ -100,7 +100,7 @@ class RayNode(Company):
     def __init__(self, site: Site, terms: AttemptTerms) -> None:
         super().__init__()
         self._site, self._terms = site, terms
-        self._scratch = scratch_path(site.run, f"ray{terms.attempt}")
+        self._scratch = scratch_path(site.run, site.launch.launch)
 
     def begin(self) -> None:
         hold_scratch(self._scratch)
@@ -167,7 +167,7 @@ def render_node(site: Site, terms: AttemptTerms) -> list[str]:
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     words = ["start", "--block", "--disable-usage-stats", f"--node-ip-address={terms.addresses[place]}"]
     if place == 0:
-        scratch = scratch_path(site.run, f"ray{terms.attempt}")
+        scratch = scratch_path(site.run, site.launch.launch)
         words += ["--head", "--dashboard-host=127.0.0.1", f"--temp-dir={scratch}"]
         words += [f"--{name}={own[name]}" for name in _HEAD_PORTS]
         words += [] if _has_dashboard(launch) else ["--include-dashboard=false"]
