@@ -335,7 +335,7 @@ def _absent(claim: Claim, memory: Memory, footprint: Footprint, now: float) -> O
     """The queue has answered, and does not list the job."""
     job = claim.job
     since = memory.absent_since if memory.absent_since is not None else now
-    if memory.alive_at is not None and memory.alive_at > since:
+    if memory.alive_at is not None and memory.alive_at > since and now - memory.alive_at <= QUIET_S:
         detail = f"Slurm does not list job {job} any more, but its agents show that they live"
         return Observation(liveness=Liveness.ALIVE, detail=detail)
     last = memory.lives[-1] if memory.lives else None

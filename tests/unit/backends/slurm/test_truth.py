@@ -240,6 +240,19 @@ def test_agents_that_live_outweigh_a_controller_that_knows_no_such_job():
     assert "agents" in seen.detail
 
 
+def test_a_last_sign_that_is_seen_late_does_not_keep_a_job_alive_for_ever():
+    """A controller that has lost its state has the job killed; the mirror brings the leader's last sign afterwards."""
+    case = Case(has_accounts=False)
+    case.is_invalid = True
+    case.poll(job("RUNNING"), Footprint(alive_sign=1))
+    case.poll(footprint=Footprint(alive_sign=1))
+    assert case.poll(footprint=Footprint(alive_sign=2)).liveness is Liveness.ALIVE
+    for _ in range(20):
+        seen = case.poll(footprint=Footprint(alive_sign=2))
+    assert seen.liveness is Liveness.GONE
+    assert "knows job 7 no longer" in seen.detail
+
+
 def test_accounting_tells_of_a_job_that_left_the_queue():
     case = Case()
     case.poll(job("RUNNING"))
