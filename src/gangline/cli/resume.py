@@ -15,9 +15,12 @@ from gangline.cli.options import echo_json, json_option, run_argument
 from gangline.cli.specoptions import ChangeCommand, changes_of, make_spec_options, rest_of
 from gangline.cli.terminal import say
 from gangline.cli.text import visible
-from gangline.domain.errors import InvalidRequest
+from gangline.domain.errors import InvalidRequest, StillEnding
 
 __all__ = ["command"]
+
+_QUIET_S = 2.0
+"""Time in which a run may still end without a word about it."""
 
 
 class _ResumeCommand(ChangeCommand):
@@ -52,7 +55,11 @@ def command(ctx: click.Context, /, *, run: str, checkpoint: str | None, follow: 
     next_attempt = 0 if before["attempt"] is None else before["attempt"] + 1
     seen = max((event["seq"] for event in before["events"]), default=-1)
     chosen = absolute_checkpoint(checkpoint, cwd=Path.cwd())
-    resumed = client.resume(before["id"], checkpoint=chosen, changes=changes)
+    try:
+        resumed = client.resume(before["id"], checkpoint=chosen, changes=changes, patience_s=_QUIET_S)
+    except StillEnding as ending:
+        _say_waits(ending, client.health()["warnings"])
+        resumed = client.resume(before["id"], checkpoint=chosen, changes=changes)
     run_id = resumed["id"]
     if follow:
         say(f"{run_id} is {resumed['phase']} again.", err=as_json)
@@ -65,6 +72,12 @@ def command(ctx: click.Context, /, *, run: str, checkpoint: str | None, follow: 
         told = [event["message"] for event in client.events(run_id, after=seen) if event["kind"] == "revised"]
         say("\n".join(map(visible, told)))
     return 0
+
+
+def _say_waits(ending: StillEnding, warnings: Sequence[str]) -> None:
+    say(f"{visible(ending.what)}; this waits for it. Ctrl-C ends the waiting.", err=True)
+    for text in warnings:
+        say(f"Warning: {visible(text)}", err=True)
 
 
 def _refuse_arguments(run: str, rest: Sequence[str] | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from gangline.cli import connection
 from gangline.cli.main import main
-from gangline.domain.errors import NotFound, ServerUnreachable
+from gangline.domain.errors import NotFound, ServerUnreachable, StillEnding
 
 NOW = 1_700_000_000.0
 
@@ -192,6 +193,8 @@ class FakeClient:
     calls: list[tuple[str, Any]] = field(default_factory=list)
     submitted: dict[str, Any] = field(default_factory=lambda: make_run(phase="queued"))
     """What `submit` answers."""
+    is_ending: bool = False
+    """Runs take longer to end than a patient caller waits."""
     machines: list[dict[str, Any]] = field(default_factory=list)
     more_pools: list[dict[str, Any]] = field(default_factory=list)
     pools_fault: str = ""
@@ -268,7 +271,11 @@ class FakeClient:
         self.calls.append(("free_objects", None))
         return {"num_objects": 7, "num_snapshots": 1, "freed_bytes": 5_000_000}
 
-    def resume(self, run: str, *, checkpoint: str | None = None, changes: Any = None) -> dict[str, Any]:
+    def resume(
+        self, run: str, *, checkpoint: str | None = None, changes: Any = None, patience_s: float = math.inf
+    ) -> dict[str, Any]:
+        if self.is_ending and patience_s < math.inf:
+            raise StillEnding(f"Run `{run}` is still ending")
         self.calls.append(("resume", (run, checkpoint, changes or {})))
         return {**self.run(run), "phase": "queued"}
 

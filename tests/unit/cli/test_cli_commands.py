@@ -226,6 +226,14 @@ def test_resume_says_what_is_next(gangline: Any, client: Any, make: Any):
     assert "gangline watch a" in gangline("resume", "a").out
 
 
+def test_resume_says_that_it_waits_for_a_run_that_still_ends(gangline: Any, client: Any, make: Any):
+    client.runs, client.is_ending = {"a": make.run(id="a", phase="failed", attempt=1)}, True
+    done = gangline("resume", "a")
+    assert done.code == 0
+    assert "Run `a` is still ending; this waits for it." in done.err
+    assert "gangline watch a" in done.out
+
+
 def test_resume_follows_from_the_new_attempt_on(gangline: Any, client: Any, make: Any):
     events = [{"seq": 7, "time": 0.0, "kind": "phase", "message": "", "data": {}}]
     client.runs = {"a": make.run(id="a", phase="failed", attempt=1, events=events)}
