@@ -19,8 +19,21 @@ from gangline.domain.errors import Conflict, InvalidRequest
 from gangline.domain.naming import LOCAL
 from gangline.wire.views import AttemptView, NodeView, RankView, RunDetail
 
-__all__ = ["command"]
+__all__ = ["command", "leave_out_role", "render_numbers"]
 
+_OF_THE_ROLE = frozenset(
+    {
+        "GANGLINE_INJECTED",
+        "GANGLINE_RUN_DIR",
+        "GANGLINE_CHECKPOINT_DIR",
+        "GANGLINE_RESUME",
+        "TORCHELASTIC_ERROR_FILE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "TF_CONFIG",
+    }
+)
+_RECORDS = "TORCH_NCCL_"
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -32,8 +45,8 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def command(*, run: str, rank: int | None, node: int | None, only_print: bool) -> int:
     """Open a shell where a rank of a run runs.
 
-    On this machine the shell starts in the rank's folder with its environment; on a Slurm cluster it is a step of the
-    run's own job, on that node.
+    On this machine the shell starts in the rank's folder with its environment, without what would let a program write
+    into the run or join its gang; on a Slurm cluster it is a step of the run's own job, on that node.
     """
     if rank is not None and node is not None:
         raise InvalidRequest("--rank contradicts --node", fix="Keep one of them.")
@@ -41,7 +54,11 @@ def command(*, run: str, rank: int | None, node: int | None, only_print: bool) -
     attempt = _running(detail)
     if detail["pool"] == LOCAL:
         found = _find_rank(attempt, rank, node)
-        words, folder, env = _shell_here(detail), _folder(detail), _environment_of(found)
+        words, folder, env = (
+            _shell_here(detail),
+            _folder(detail),
+            _environment_of(found, render_numbers(detail, attempt, found)),
+        )
     else:
         words, folder, env = _shell_there(detail, _find_node(attempt, rank or 0, node)), Path.cwd(), dict(os.environ)
     if only_print:
@@ -101,8 +118,8 @@ def _folder(run: RunDetail) -> Path:
     return Path(run["run_dir"], "code", workdir)
 
 
-def _environment_of(rank: RankView) -> Mapping[str, str]:
-    """The variables that a rank was started with.
+def _environment_of(rank: RankView, numbers: Mapping[str, str]) -> Mapping[str, str]:
+    """The variables that a rank was started with, and its numbers: a rank under warm start took those from no variable.
 
     Raises:
         Conflict: it has just ended, or belongs to somebody else.
@@ -114,5 +131,35 @@ def _environment_of(rank: RankView) -> Mapping[str, str]:
             f"The environment of rank {rank['rank']} cannot be read", why=error.strerror or str(error)
         ) from error
     pairs = (os.fsdecode(item).partition("=") for item in raw.split(b"\0") if item)
-    found = {name: value for name, _, value in pairs}
-    return {**found, "TERM": os.environ.get("TERM", "dumb")}
+    found = leave_out_role({name: value for name, _, value in pairs})
+    return {**found, **numbers, "TERM": os.environ.get("TERM", "dumb")}
+
+
+def leave_out_role(env: Mapping[str, str]) -> dict[str, str]:
+    """A rank's variables without those by which a program would do as if it were that rank. Pure.
+
+    Python would set itself up as the agent told it to, and `gangline.log` write among the run's own numbers.
+    """
+    found = {name: value for name, value in env.items() if name not in _OF_THE_ROLE and not name.startswith(_RECORDS)}
+    if (told := env.get("GANGLINE_INJECTED")) is not None:  # the agent's own folder is the first
+        rest = env.get("PYTHONPATH", "").partition(os.pathsep)[2]
+        found.pop("PYTHONPATH", None)
+        if rest or "pythonpath=empty" in told.split("\x1f"):
+            found["PYTHONPATH"] = rest
+    return found
+
+
+def render_numbers(run: RunDetail, attempt: AttemptView, rank: RankView) -> dict[str, str]:
+    """The variables that say which rank of how many it is. Pure."""
+    each = run["procs_per_node"]
+    nodes = len(attempt["nodes"]) or run["nodes"]
+    numbers = {
+        "RANK": rank["rank"],
+        "LOCAL_RANK": rank["rank"] % each,
+        "WORLD_SIZE": nodes * each,
+        "LOCAL_WORLD_SIZE": each,
+        "NODE_RANK": rank["rank"] // each,
+        "NNODES": nodes,
+        "GANGLINE_ATTEMPT": attempt["number"],
+    }
+    return {name: str(number) for name, number in numbers.items()}

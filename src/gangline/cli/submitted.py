@@ -66,6 +66,8 @@ def list_keys(mapping: Mapping[str, Any], prefix: str = "") -> list[str]:
     """Every key that a layer of a spec sets, dotted."""
     found = []
     for key, value in mapping.items():
+        if key == "min_nodes" and value is None:  # comes along with `nodes`
+            continue
         inner = isinstance(value, Mapping) and not prefix and key in _SECTIONS
         found += list_keys(value, f"{key}.") if inner else [f"{prefix}{key}"]
     return found

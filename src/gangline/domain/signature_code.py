@@ -196,6 +196,24 @@ IMPORTS = (
         ),
     ),
     Signature(
+        id="module_hidden",
+        reason=Reason.USER_ERROR,
+        sentence="could not import `{module}`, in which something else was imported that needs it",
+        hint="Look at the trace for a file of your own: one with the name of a package or module (random.py, cuda.py, torch.py) is "
+        "imported in its place; rename it.",
+        patterns=(Pattern(text=r"partially initialized module '(?P<module>[\w.]+)'"),),
+        examples=(
+            Evidence(
+                error_type="AttributeError",
+                message="partially initialized module 'torch' has no attribute 'zeros' (most likely due to a circular import)",
+            ),
+            Evidence(
+                error_type="ImportError",
+                message="cannot import name 'nn' from partially initialized module 'torch' (most likely due to a circular import)",
+            ),
+        ),
+    ),
+    Signature(
         id="import_failed",
         reason=Reason.USER_ERROR,
         sentence="could not import what it needs",

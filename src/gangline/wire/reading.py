@@ -109,6 +109,9 @@ def split_nodes(raw: Mapping[str, Any], place: str) -> Mapping[str, Any]:
     return {**raw, "min_nodes": least, "nodes": most} if colon else {"min_nodes": None, **raw}
 
 
+_WORDS = re.compile(r"[\w./=+-]+(?: +[\w./=+-]+)*")
+"""Words that stand in a list of YAML as they are."""
+_MOST_SHOWN = 80
 _RESOURCES = ("resources",)
 
 
@@ -369,7 +372,7 @@ def _in_range(key: Key, value: Any, place: str) -> Any:
 
 
 def _wrong(key: Key, value: object, place: str) -> SpecInvalid:
-    return SpecInvalid(f"{place} is {_shown(value)}", why=f"It takes {_expected(key)}.", fix=_example(key))
+    return SpecInvalid(f"{place} is {_shown(value)}", why=f"It takes {_expected(key)}.", fix=_example(key, value))
 
 
 def _expected(key: Key) -> str:
@@ -385,10 +388,14 @@ def _expected(key: Key) -> str:
     }[key.kind]
 
 
-def _example(key: Key) -> str:
+def _example(key: Key, value: object = None) -> str:
     if key.unit:
         return f"For example: {key.spelling}: {'16GB' if key.unit == 'bytes' else '90m'}"
-    return f"For example: {key.spelling}: [a, b]" if key.kind is Kind.LIST else ""
+    if key.kind is not Kind.LIST:
+        return ""
+    if isinstance(value, str) and len(value) <= _MOST_SHOWN and _WORDS.fullmatch(value):
+        return f"Write {key.spelling}: [{', '.join(value.split())}]"
+    return f"For example: {key.spelling}: [a, b]"
 
 
 def _shown(value: object) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from gangline.cli.shell import leave_out_role, render_numbers
+
 FAR = {"job": "12", "log": "/w/job.log", "queue": "squeue --jobs=12", "shell": "ssh -F '/a b' -t login srun --jobid=12"}
 
 
@@ -47,6 +49,27 @@ def test_here_it_has_the_folder_and_the_environment_of_the_rank(
     assert (tmp_path / "said").read_text().splitlines()[0] == str(tmp_path / "code" / "sub")
     assert gangline("shell", run["id"], "--print").out == f"cd {tmp_path}/code/sub && {shell}\n"
     assert "There is no rank 9 that runs" in gangline("shell", run["id"], "--rank", "9").err
+
+
+def test_a_program_in_the_shell_does_not_pose_as_the_rank():
+    told = "pythonpath=\x1fmode=probe\x1fsocket=7"
+    of_the_agent = {
+        "GANGLINE_INJECTED": told,
+        "GANGLINE_RUN_DIR": "/r",
+        "TORCHELASTIC_ERROR_FILE": "/e",
+        "MASTER_PORT": "1",
+    }
+    assert leave_out_role({**of_the_agent, "PYTHONPATH": "/injected", "LR": "1"}) == {"LR": "1"}
+    assert leave_out_role({**of_the_agent, "PYTHONPATH": "/injected:/mine:/too"}) == {"PYTHONPATH": "/mine:/too"}
+    empty = {"GANGLINE_INJECTED": told.replace("pythonpath=", "pythonpath=empty"), "PYTHONPATH": "/injected"}
+    assert leave_out_role(empty) == {"PYTHONPATH": ""}
+    assert leave_out_role({"PYTHONPATH": "/mine"}) == {"PYTHONPATH": "/mine"}
+
+
+def test_the_shell_knows_the_numbers_of_its_rank(make: Any, client: Any):
+    run = make_live(make, client, nodes=4, procs_per_node=2)
+    numbers = render_numbers(run, run["attempts"][0], rank(3, 1))
+    assert (numbers["RANK"], numbers["LOCAL_RANK"], numbers["WORLD_SIZE"], numbers["NNODES"]) == ("3", "1", "4", "2")
 
 
 def test_where_nothing_runs_there_is_no_shell(gangline: Any, client: Any, make: Any):

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from gangline.cli.submitted import list_keys
+
 TRAIN = "import gangline\n"
 
 
@@ -345,3 +347,8 @@ def test_a_batch_script_takes_the_place_of_what_runs(gangline: Any, client: Any,
     assert "For its arguments: gangline submit --sbatch FILE -- x" in gangline("submit", "--sbatch", "o", "x").err
     (project / "run.yaml").write_text("script: train.py\n")
     assert "takes the place of what runs" in gangline("submit", "-f", "run.yaml", "--sbatch", "old.sbatch").err
+
+
+def test_a_file_that_says_nothing_of_the_fewest_nodes_is_not_said_to_set_them():
+    assert list_keys({"resources": {"nodes": 2, "min_nodes": None}}) == ["resources.nodes"]
+    assert list_keys({"resources": {"nodes": 4, "min_nodes": 2}}) == ["resources.nodes", "resources.min_nodes"]
