@@ -209,7 +209,10 @@ class FakeClient:
     manifest: dict[str, Any] = field(default_factory=dict)
     objects: dict[str, bytes] = field(default_factory=dict)
 
-    def submit(self, spec: dict[str, Any], *, client: dict[str, Any], key: str) -> dict[str, Any]:
+    def submit(
+        self, spec: dict[str, Any], *, client: dict[str, Any], key: str, lease_s: float | None = None
+    ) -> dict[str, Any]:
+        assert lease_s is None
         self.calls.append(("submit", {"spec": spec, "client": client, "key": key}))
         return self.submitted
 
