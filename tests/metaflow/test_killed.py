@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.integration, pytest.mark.metaflow]
 ENDLESS = "steps=100000"
 
 
-def begin(flows: Flows) -> tuple[object, str]:
-    process = flows.start("steps", "run", group=True, ASKED=ENDLESS)
+def begin(flows: Flows, asked: str = ENDLESS) -> tuple[object, str]:
+    process = flows.start("steps", "run", group=True, ASKED=asked)
     flows.until(lambda: "[rank 1] rank 1 begins at 0" in said(process), process)
     (run,) = flows.runs()
     return process, run["id"]
@@ -25,7 +25,7 @@ def begin(flows: Flows) -> tuple[object, str]:
 
 @pytest.mark.parametrize("how", ["interrupted", "terminated", "killed", "both killed"])
 def test_the_gang_ends_with_a_checkpoint(flows: Flows, how: str) -> None:
-    process, run = begin(flows)
+    process, run = begin(flows, f"{ENDLESS},lease=8" if how == "both killed" else ENDLESS)
     trampolines = children(process.pid)
     if how == "interrupted":
         os.killpg(process.pid, signal.SIGINT)  # as Ctrl-C does

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,8 @@ __all__ = ["keep_lease"]
 _RENEWALS = 4
 """How often a lease is renewed in its length: a server that is started anew meanwhile does no harm."""
 _LONGEST_PAUSE_S = 30.0
+_LOOK_S = 1.0
+"""How often is asked whether the run is still wanted."""
 
 
 @contextmanager
@@ -31,7 +34,7 @@ def keep_lease(
         run: its id.
         lease_s: what it was submitted with.
         connect: finds the server, and starts an embedded one that has gone.
-        is_wanted: asked before each renewal.
+        is_wanted: asked about once a second.
     """
     left = threading.Event()
     pause_s = min(lease_s / _RENEWALS, _LONGEST_PAUSE_S)
@@ -49,11 +52,15 @@ def _renew(
     run: str, pause_s: float, left: threading.Event, connect: Callable[[], Client], is_wanted: Callable[[], bool]
 ) -> None:
     client: Client | None = None
-    while not left.wait(pause_s) and is_wanted():
+    due = time.monotonic() + pause_s
+    while not left.wait(min(pause_s, _LOOK_S)) and is_wanted():
+        if time.monotonic() < due:
+            continue
+        due = time.monotonic() + pause_s
         try:
             client = client or connect()
             client.renew(run)
-        except GanglineError:  # noqa: PERF203 - the next one may arrive, as long as the lease lasts
+        except GanglineError:  # the next one may arrive, as long as the lease lasts
             client = None
     if client is not None:
         client.close()

@@ -20,7 +20,7 @@ class StepsFlow(FlowSpec):
 
     @gang(
         procs_per_node=2,
-        lease_s=3,
+        lease_s=float(ASKED.get("lease", "40")),
         max_restarts=int(ASKED.get("restarts", "0")),
         label=f"test.folder={MARK}",
         env={"MARK": str(MARK), "ASKED": os.environ.get("ASKED", "")},
