@@ -86,7 +86,7 @@ def _render_blocks(
         _titled("attempts", _newest_attempts(run["attempts"], terminal, told=told, brief=brief), terminal),
         _titled(metric["name"], _indent(render_metric_plot(metric, terminal)), terminal) if metric else [],
         [] if brief else _titled("checkpoints", _newest_checkpoints(run["checkpoints"], terminal), terminal),
-        [] if brief else _render_origin(run, terminal),
+        _render_job(run, terminal, why=why) if brief else _render_origin(run, terminal),
         _render_next(run, terminal),
     ]
     lines: list[str] = []
@@ -352,9 +352,18 @@ def _render_origin(run: RunDetail, terminal: Terminal) -> list[str]:
         "environment": _environment(run, terminal),
         "hosts": _hosts(run),
         "folder": visible(run["run_dir"]),
-        **{name: visible(run["backend"][key]) for key, name in _OF_BACKEND.items() if run["backend"].get(key)},
+        **_of_backend(run),
     }
     return _labelled(facts, terminal)
+
+
+def _render_job(run: RunDetail, terminal: Terminal, *, why: list[str]) -> list[str]:
+    """Where else to look, if no rank has said what was wrong."""
+    return [] if why else _labelled(_of_backend(run), terminal)
+
+
+def _of_backend(run: RunDetail) -> dict[str, str]:
+    return {name: visible(run["backend"][key]) for key, name in _OF_BACKEND.items() if run["backend"].get(key)}
 
 
 _OF_BACKEND = {"job": "job", "log": "job's log", "queue": "in queue", "details": "details"}

@@ -203,3 +203,11 @@ def test_who_left_early_is_said_first_and_libraries_do_not_name_their_own_files(
     assert "RuntimeError: Read error: Connection reset by peer. This is typically" in said
     assert "pair.cc" not in said
     assert any("pid 4711): raised, 20s after the start" in line for line in lines)
+
+
+def test_a_run_that_failed_before_any_rank_began_names_its_job(make: Any) -> None:
+    job = {"job": "31", "log": "/w/job.log", "queue": "squeue --jobs=31", "details": "scontrol show job 31"}
+    lines = screen(make_run(make, attempts=[], backend=job), make)
+    assert [line.split() for line in lines if line.startswith("job's log")] == [["job's", "log", "/w/job.log"]]
+    assert len(lines) <= 40
+    assert "/w/job.log" not in "\n".join(screen(make_run(make, backend=job), make)), "a rank has said what was wrong"
