@@ -46,6 +46,7 @@ _HELD = or_(
 )
 _WAITING = and_(runs.c.phase.in_([Phase.QUEUED.value, Phase.RESTARTING.value]), runs.c.placement.is_(None))
 _HELD_RUNS = select(*_LIGHT).where(_HELD).order_by(runs.c.created, runs.c.id)
+_LEASED_RUNS = select(*_LIGHT).where(runs.c.lease_s.is_not(None), or_(_HELD, _WAITING))
 _WAITING_RUNS = select(*_LIGHT).where(_WAITING).order_by(runs.c.priority.desc(), runs.c.created, runs.c.id)
 _WAITING_MARK = select(func.count(), func.max(runs.c.created), func.sum(runs.c.version), func.sum(runs.c.launch)).where(
     _WAITING
@@ -202,9 +203,9 @@ class Store:
         """Runs that need a place: queued ones, and those between two launches. By priority, then oldest first."""
         return self._unchanged("waiting", lambda: self._rows(_WAITING_RUNS))
 
-    def leased_runs(self) -> list[RunRow]:
+    def leased_runs(self) -> Sequence[RunRow]:
         """Runs that somebody has to want: those with a lease that are not over."""
-        return self._rows(select(*_LIGHT).where(runs.c.lease_s.is_not(None), or_(_HELD, _WAITING)))
+        return self._unchanged("leased", lambda: self._rows(_LEASED_RUNS))
 
     def pools_in_use(self) -> set[str]:
         """Pools with runs that wait, or for which a backend holds machines, or may hold them."""
