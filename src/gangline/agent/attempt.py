@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Attempt", "Ending", "Hang", "RankRecord"]
 
 _LOST_MPI = 195
-"""What a rank of Open MPI exits with, without a word, when another one has ended the job."""
+"""What a rank of Open MPI exits with, without a word, when another one has ended the job, or its daemons are gone."""
 _TOLD_TOGETHER_S = 5.0
 _GOING_S = 3.0
 """How long the end of a process may be seen after others have lost it: it closes its files, frees its memory."""
@@ -64,11 +64,16 @@ class RankRecord:
         return self.ended is not None and bool(self.exit_code or self.signal)
 
     @property
+    def lost_mpi(self) -> bool:
+        """Open MPI has ended it without a word: the job, or the daemon of its node, is gone."""
+        return self.exit_code == _LOST_MPI and not self.error
+
+    @property
     def lost_a_peer(self) -> bool:
         """Its exception says that another rank is gone, or did not come."""
         from gangline.agent.classify import is_consequence  # noqa: PLC0415 - nothing has failed at the start
 
-        if self.exit_code == _LOST_MPI and not self.error:
+        if self.lost_mpi:
             return True
         return is_consequence(self.end())
 
