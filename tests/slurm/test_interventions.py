@@ -59,7 +59,7 @@ def test_time_that_is_given_or_taken_is_noticed_by_the_ranks(laptop: Laptop):
     laptop.cluster.on("head", [*change, "TimeLimit=120"])
     eventually(
         "the agents to know of more time",
-        lambda: "it ends in 7" in " ".join(laptop.gangline("show", run, "--events").split()),
+        lambda: "it ends in 7" in " ".join(laptop.gangline("show", run).split()),
     )
     laptop.cluster.on("head", [*change, "TimeLimit=1"])
     shown = laptop.until(run, "failed")
