@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Attempt", "Ending", "Hang", "RankRecord"]
 
-_LOST_MPI = 195
-"""What a rank of Open MPI exits with, without a word, when another one has ended the job, or its daemons are gone."""
 _TOLD_TOGETHER_S = 5.0
 _GOING_S = 3.0
 """How long the end of a process may be seen after others have lost it: it closes its files, frees its memory."""
@@ -54,6 +52,8 @@ class RankRecord:
     """Name of the `gangline.phase` that it was in."""
     place: str | None = None
     """Where it was when a failure ended the attempt: `waiting in all_reduce (train.py:41)`."""
+    lost_runtime: bool = False
+    """The runtime of its strategy has ended it without a word, as when the job, or a daemon of it, is gone."""
     kernel_oom_kills: int = 0
     memory: Memory | None = None
     """Of its node, just after it had ended."""
@@ -64,18 +64,11 @@ class RankRecord:
         return self.ended is not None and bool(self.exit_code or self.signal)
 
     @property
-    def lost_mpi(self) -> bool:
-        """Open MPI has ended it without a word: the job, or the daemon of its node, is gone."""
-        return self.exit_code == _LOST_MPI and not self.error
-
-    @property
     def lost_a_peer(self) -> bool:
         """Its exception says that another rank is gone, or did not come."""
         from gangline.agent.classify import is_consequence  # noqa: PLC0415 - nothing has failed at the start
 
-        if self.lost_mpi:
-            return True
-        return is_consequence(self.end())
+        return self.lost_runtime or is_consequence(self.end())
 
     @property
     def waited_in_vain(self) -> bool:
@@ -187,6 +180,8 @@ class Attempt:
     ending: Ending | None = None
     supporting: frozenset[int] = frozenset()
     """Ranks that are there for the others; those decide how the attempt ends."""
+    lost_code: int | None = None
+    """What the strategy's runtime ends ranks with that it has lost."""
     noticed: float | None = None
     """When ranks were told that the time limit is near; wall clock."""
 

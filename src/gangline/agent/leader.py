@@ -271,9 +271,14 @@ class Leader:
             self._pause.cancel()
         number, self._number = self._number, self._number + 1
         shape = self._launch.shape(self._members.lost)
-        supporting = frozenset(filter(rules_of(self._launch.strategy).supports, range(shape.world_size)))
+        rules = rules_of(self._launch.strategy)
         self._attempt = attempt = Attempt(
-            number=number, launch=self._launch.launch, started=time.time(), shape=shape, supporting=supporting
+            number=number,
+            launch=self._launch.launch,
+            started=time.time(),
+            shape=shape,
+            supporting=frozenset(filter(rules.supports, range(shape.world_size))),
+            lost_code=rules.lost_code,
         )
         self._step, self._full = Step.GATHER, ""
         fault = self._ground.make_folder(number)

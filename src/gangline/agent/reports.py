@@ -40,6 +40,7 @@ def note_exited(attempt: Attempt, node: int, message: Mapping[str, Any], *, host
     record.ended = message["time"]
     left = message["left"] or {}
     record.left, record.left_code = left.get("time"), left.get("code")
+    record.lost_runtime = attempt.lost_code is not None and record.exit_code == attempt.lost_code and not record.error
     record.kernel_oom_kills = message["oom_kills"]
     record.memory = Memory(**message["memory"]) if message["memory"] else None
     return record

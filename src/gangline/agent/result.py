@@ -14,7 +14,7 @@ from gangline.domain.hints import hint_for
 from gangline.domain.phase import Budget, Reason
 from gangline.domain.restart import Repeated, RestartDecision, decide_restart
 from gangline.domain.signature_talk import LEFT_EARLY
-from gangline.domain.spec import OnHang, OnTimeLimit, Strategy
+from gangline.domain.spec import OnHang, OnTimeLimit
 
 __all__ = [
     "EXIT_CODES",
@@ -40,8 +40,7 @@ _NO_RANK_CODE = 71
 _RAISED_CODE = 1
 """Of a rank that an exception would have ended, had the platform not been faster."""
 _SAID_CHARS = 200
-_ON_MPI = frozenset({Strategy.MPI, Strategy.HOROVOD})
-_LOST_MPI = "That is how Open MPI ends its ranks when a daemon of the job is gone, and none has failed before it."
+_LOST_RUNTIME = "Its runtime ends ranks like this when a process of the job is gone, and none has failed before it."
 _MOST_ABSENT = 3
 MOST_FREE_RETRIES = 5
 """How often a taken port is answered by another one, for nothing."""
@@ -248,8 +247,8 @@ def explain_failure(launch: LaunchSpec, attempt: Attempt, failure: RankRecord) -
     verdict = decide_verdict(
         failure.end(), own=launch.signatures, facts={"run": launch.run_id, "python": launch.python}
     )
-    if failure.lost_mpi and verdict.reason is Reason.USER_ERROR and launch.strategy in _ON_MPI:
-        return Verdict(reason=Reason.COMMUNICATION, message=f"{verdict.message} {_LOST_MPI}")
+    if failure.lost_runtime and verdict.reason is Reason.USER_ERROR:
+        return Verdict(reason=Reason.COMMUNICATION, message=f"{verdict.message} {_LOST_RUNTIME}")
     left = attempt.left_early()
     if left is None or not failure.lost_a_peer:
         missing = _say_missing(attempt, failure)

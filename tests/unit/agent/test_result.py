@@ -19,7 +19,7 @@ from gangline.agent.result import (
 )
 from gangline.agent.storage import Resume
 from gangline.domain.phase import Budget, Reason
-from gangline.domain.spec import OnTimeLimit, RestartPolicy, StopPolicy, Strategy
+from gangline.domain.spec import OnTimeLimit, RestartPolicy, StopPolicy
 
 
 def record(rank: int, **changes: Any) -> RankRecord:
@@ -305,15 +305,14 @@ def test_a_printed_exception_counts_where_all_others_only_lost_a_peer() -> None:
     assert made.first_failure() is made.ranks[0]
 
 
-@pytest.mark.parametrize(("strategy", "reason"), [("mpi", Reason.COMMUNICATION), ("ddp", Reason.USER_ERROR)])
-def test_ranks_that_only_lost_the_daemons_of_open_mpi_are_not_to_blame(
-    make_launch: Callable[..., LaunchSpec], strategy: str, reason: Reason
+def test_ranks_that_only_lost_the_runtime_of_their_strategy_are_not_to_blame(
+    make_launch: Callable[..., LaunchSpec],
 ) -> None:
-    launch = replace(make_launch(), strategy=Strategy(strategy))
-    lost = attempt(record(0, exit_code=195), record(1, exit_code=195), ending=FAILURE)
-    assert outcome(launch, lost).reason is reason
-    other = attempt(record(0, exit_code=195, ended=8.0), record(1, exit_code=3, ended=8.1), ending=FAILURE)
-    assert outcome(launch, other).exit_code == 3
+    lost = attempt(*(record(rank, exit_code=195, lost_runtime=True) for rank in (0, 1)), ending=FAILURE)
+    found = outcome(make_launch(), lost)
+    assert (found.reason, found.budget) == (Reason.COMMUNICATION, Budget.INFRASTRUCTURE)
+    lost.ranks[1] = record(1, exit_code=3, ended=10.1)
+    assert outcome(make_launch(), lost).exit_code == 3
 
 
 def test_what_is_told_before_the_end_is_what_the_result_will_say(make_launch: Callable[..., LaunchSpec]) -> None:

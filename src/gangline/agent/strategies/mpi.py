@@ -48,6 +48,8 @@ _HERE = "localhost"
 class MpiRules(Rules):
     """See the module."""
 
+    lost_code = 195  # Open MPI 4.1; seen when `mpirun` or an `orted` was killed, and after `MPI_Abort` of another rank
+
     def find_refusal(self, launch: LaunchSpec) -> str:
         path = launch.env.get("PATH") or os.environ.get("PATH")
         if shutil.which("mpirun", path=path) is not None:

@@ -19,6 +19,9 @@ __all__ = ["Rules"]
 class Rules:
     """The strategy that adds nothing; others override what they need."""
 
+    lost_code: int | None = None
+    """What its runtime ends a rank with, without a word, when the job, or a daemon of it, is gone; None: nothing."""
+
     def num_ports(self, launch: LaunchSpec) -> int:  # noqa: ARG002
         """How many ports each node sets aside before the ranks start; all ranks are told of them (`terms.cluster`)."""
         return 0
