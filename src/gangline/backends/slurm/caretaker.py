@@ -6,13 +6,14 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from gangline.agent import bundle
 from gangline.backends.slurm.link import Link
 from gangline.domain.errors import BackendError, GanglineError
 from gangline.domain.gang import Cleared
 from gangline.domain.pool import PoolStatus
-from gangline.rundir.files import Unreadable, read_json, write_json
+from gangline.rundir.files import read_json, write_json
 from gangline.rundir.home import Home
 
 __all__ = ["AGE_S", "Caretaker"]
@@ -67,16 +68,31 @@ class Caretaker:
         """What is due is done, as far as the pool answers. Never opens a connection to tidy up."""
         try:
             for note in sorted(self._notes.glob("*.json")):
-                told = read_json(note) or {}
-                self._link.clear(note.stem, keep_checkpoints=bool(told.get("keep_checkpoints")))
-                note.unlink(missing_ok=True)
+                self._make_up_for(note)
             if self._monotonic() >= self._tidy_at and self._link.state().status is PoolStatus.READY:
                 self._tidy_at = self._monotonic() + _EVERY_S
                 files, freed_bytes = self._link.tidy(bundle.bundle_name(bundle.render_bundle()), age_s=AGE_S)
                 if files or freed_bytes:
                     _log.info("the work folder was tidied: %d files, %d bytes", files, freed_bytes)
-        except (BackendError, GanglineError, Unreadable, OSError) as error:
+        except (GanglineError, OSError) as error:
             _log.info("the work folder was not looked after: %s", error)
+
+    def _make_up_for(self, note: Path) -> None:
+        """One removal; what is wrong with it alone keeps no other from being done.
+
+        Raises:
+            BackendError: the pool does not answer.
+        """
+        try:
+            told = read_json(note) or {}
+            self._link.clear(note.stem, keep_checkpoints=bool(told.get("keep_checkpoints")))
+            note.unlink(missing_ok=True)
+        except BackendError:
+            raise
+        except (GanglineError, OSError) as error:
+            _log.warning(
+                "the folder of run %s in the pool could not be removed, and is tried again: %s", note.stem, error
+            )
 
     def _run(self) -> None:
         while not self._ended.wait(_LOOK_S):

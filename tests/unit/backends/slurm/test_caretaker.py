@@ -46,3 +46,19 @@ def test_the_folder_is_tidied_once_a_day(tmp_path: Path, link: LocalLink) -> Non
     link.error = Transient("gone")
     now[0] = 200_000.0
     care.look()  # raises nothing
+
+
+def test_a_removal_that_cannot_be_keeps_nothing_else_from_being_done(tmp_path: Path, link: LocalLink) -> None:
+    (tmp_path / "work" / "runs" / "r-1a1a").mkdir(parents=True)
+    link.error = Transient("a100 cannot be reached")
+    with pytest.raises(Transient):
+        caretaker(tmp_path, link).clear("r-1a1a", keep_checkpoints=False)
+    link.error = None
+    now = [0.0]
+    care = caretaker(tmp_path, link, lambda: now[0])
+    (tmp_path / "home" / "leaving" / "lab" / "r-0a0a.json").write_text("cut o")
+    now[0] = 61.0
+    link.asked.clear()
+    care.look()
+    assert link.asked == ["clear", "tidy"]
+    assert not (tmp_path / "work" / "runs" / "r-1a1a").exists()
