@@ -68,7 +68,8 @@ def test_a_person_logs_in_where_no_key_is_taken(laptop: Laptop) -> None:
 def test_a_shell_opens_where_the_rank_runs_and_the_pool_is_taken_out_meanwhile(laptop: Laptop) -> None:
     run = laptop.submit(HOLD, "--nodes", "2")
     laptop.logged(run, "up", 1)
-    host = next(node["host"] for node in laptop.show(run)["attempts"][-1]["nodes"] if node["node"] == 1)
+    shown = laptop.until(run, "running")  # what a rank prints may be there a moment before what is known of its attempt
+    host = next(node["host"] for node in shown["attempts"][-1]["nodes"] if node["node"] == 1)
     command = laptop.gangline("shell", run, "--rank", "1", "--print")
     shown = typed_into(command, "echo on=$(hostname) job=$SLURM_JOB_ID; exit\n")
     assert f"on={host} job={laptop.job(run)}" in shown
