@@ -13,6 +13,7 @@ from typing import Any
 
 from gangline.domain.errors import SpecInvalid, nearest
 from gangline.domain.naming import name_from
+from gangline.domain.secretnames import looks_secret
 from gangline.domain.spec import RunSpec
 from gangline.snapshot.root import find_root
 from gangline.wire.flags import apply_flags, defaults_from_project
@@ -20,7 +21,7 @@ from gangline.wire.reading import read_value
 from gangline.wire.schema import Key, keys
 from gangline.wire.spec import merge_layers, spec_from_mapping
 
-__all__ = ["check_options", "find_root", "name_from", "option_names", "spec_from_options"]
+__all__ = ["check_options", "find_root", "looks_secret", "name_from", "option_names", "spec_from_options"]
 
 _ENTRY = frozenset({"entry", "entry_kind", "args"})
 

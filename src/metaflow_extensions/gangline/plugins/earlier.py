@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from gangline.client import Client, RunSummary
 
+from .outcome import ENDED
 from .request import LABEL
 from .task import GangTask
 
 __all__ = ["Earlier", "find_earlier"]
 
-_ENDED = frozenset({"succeeded", "failed", "stopped"})
 _ENDING_S = 600.0
 _MOST = 50
 
@@ -46,7 +46,7 @@ def find_earlier(client: Client, task: GangTask, *, clone: str | None, wants_che
     runs = _runs(client, task, clone)
     words = []
     for run in runs:
-        if run["phase"] not in _ENDED:
+        if run["phase"] not in ENDED:
             words.append(f"Run {run['id']} of an earlier attempt is still there, and is stopped first.")
             client.stop(run["id"])
             client.wait(run["id"], timeout_s=_ENDING_S)

@@ -6,7 +6,10 @@ from typing import Any
 
 from gangline.client import RunDetail
 
-__all__ = ["describe_end", "run_metadata"]
+__all__ = ["ENDED", "describe_end", "run_metadata"]
+
+ENDED = frozenset({"succeeded", "failed", "stopped"})
+"""Phases of a run that is over."""
 
 
 def describe_end(run: RunDetail, step: str) -> str:
@@ -43,7 +46,7 @@ def run_metadata(run: RunDetail) -> dict[str, str]:
         "gangline-run-dir": run["run_dir"],
         "gangline-logs": f"gangline logs {run['id']} --all-ranks",
         "gangline-job": run["backend"].get("job", ""),
-        "gangline-phase": run["phase"] if run["phase"] in {"succeeded", "failed", "stopped"} else "",
+        "gangline-phase": run["phase"] if run["phase"] in ENDED else "",
         "gangline-attempts": str(len(run["attempts"])) if run["attempts"] else "",
         "gangline-checkpoint": f"file://{latest}" if latest else "",
     }

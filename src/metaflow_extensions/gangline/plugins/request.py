@@ -14,7 +14,7 @@ from typing import Any
 from metaflow import current
 
 from gangline.client import RunSpec
-from gangline.client.options import find_root, name_from, spec_from_options
+from gangline.client.options import find_root, looks_secret, name_from, spec_from_options
 
 from .compat import attributes_of, local_sysroot, named_decorator, username
 from .task import VARIABLE, GangTask
@@ -25,7 +25,8 @@ LABEL = "metaflow"
 """Begins the names of all labels that say which task a run belongs to."""
 _LEASE_S = 120.0
 _PASSED = ("METAFLOW_", "AWS_")
-_SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL", "HEADERS")
+_SECRETS = frozenset({"METAFLOW_SERVICE_HEADERS"})
+"""What holds a secret, and is not named as such."""
 _MEGABYTE = 1024 * 1024
 _TIME_LIMITS = frozenset({"time_limit", "time_limit_s"})
 
@@ -105,7 +106,7 @@ def _passed(environ: Mapping[str, str]) -> dict[str, str]:
     found = {
         name: value
         for name, value in environ.items()
-        if name.startswith(_PASSED) and not any(word in name for word in _SECRET_WORDS)
+        if name.startswith(_PASSED) and name not in _SECRETS and not looks_secret(name)
     }
     return {**found, "METAFLOW_USER": username(), "METAFLOW_DATASTORE_SYSROOT_LOCAL": local_sysroot()}
 

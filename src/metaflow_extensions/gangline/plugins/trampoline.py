@@ -22,14 +22,13 @@ from gangline.client.submission import prepare, send
 from .compat import GangError, attributes_of, log_store, register
 from .earlier import find_earlier
 from .lines import TaskLog
-from .outcome import describe_end, run_metadata
+from .outcome import ENDED, describe_end, run_metadata
 from .request import LABEL, lease_of, make_spec, working_folder
 from .task import GangTask
 
 __all__ = ["find_failure", "run_gang"]
 
 _TOLD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_ENDED = frozenset({"succeeded", "failed", "stopped"})
 _SHOWN = frozenset({"phase", "warning", "error", "restart", "revised"})
 
 
@@ -121,7 +120,7 @@ class _Trampoline:
 
     def _begin(self, client: Client, run: RunDetail, log: TaskLog) -> None:
         """The same task may have been here before, and its run may go on, or be over."""
-        if run["phase"] in _ENDED - {"succeeded"}:
+        if run["phase"] in ENDED - {"succeeded"}:
             client.resume(run["id"], lease_s=self._lease_s)
         log.say(f"run {run['id']} on pool {run['pool']}")
         self._note(run_metadata(run))
