@@ -1,4 +1,4 @@
-"""What Metaflow does not promise to keep (Netflix/metaflow#1146), in one place, but for two attributes of one word each.
+"""What Metaflow does not promise to keep (Netflix/metaflow#1146), in one place but for two attributes.
 
 Run with 2.19.39 alone. Imports Metaflow alone.
 """
