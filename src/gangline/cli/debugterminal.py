@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from gangline.cli.describe import exit_code_of, is_over, num_ranks
 from gangline.cli.follow import make_printer, say_end
+from gangline.cli.prose import fold_message
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import visible
 from gangline.client.debugger import DebugLine, open_debug_line
@@ -183,7 +184,7 @@ class DebugTerminal:
                     printer.feed(item)  # type: ignore[arg-type]
                 elif "event" in item and item["event"]["kind"] == "warning":
                     printer.break_line()
-                    say(f"gangline {visible(item['event']['message'])}", err=True)
+                    say(f"gangline {fold_message(item['event']['message'])}", err=True)
             printer.finish()
         finally:
             self._find_end()

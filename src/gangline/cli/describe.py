@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gangline.cli.prose import fold_message
 from gangline.cli.text import join_words, render_count, render_duration, render_size, visible
 from gangline.domain.phase import TERMINAL, Phase
 from gangline.wire.views import AttemptView, CodeView, FailureView, RunSummary
@@ -72,7 +73,7 @@ def describe_gang(run: RunSummary) -> str:
 def explain(run: RunSummary, now: float) -> str:
     """How the run stands and why, in one sentence."""
     if run["message"]:
-        text = visible(run["message"]).strip()
+        text = fold_message(run["message"]).strip()
         return text if text.endswith((".", "!", "?")) else f"{text}."
     took = render_duration(run["duration_s"])
     phase = run["phase"]

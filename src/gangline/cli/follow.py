@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, cast
 from gangline.cli.describe import describe_phase, exit_code_of, explain
 from gangline.cli.failure import EXIT_INTERRUPTED
 from gangline.cli.logtext import LogPrinter
+from gangline.cli.prose import fold_message
 from gangline.cli.terminal import Terminal, say
-from gangline.cli.text import render_clock, visible
+from gangline.cli.text import render_clock
 from gangline.domain.phase import Phase
 from gangline.wire.views import EventView, LogChunk, RunSummary
 
@@ -144,7 +145,7 @@ def _say_event(event: EventView) -> None:
 
 def _tell(when: float, message: str) -> None:
     terminal = Terminal.from_stream(sys.stderr)
-    say(terminal.paint(f"gangline {render_clock(when)} {visible(message)}", dim=True), err=True)
+    say(terminal.paint(f"gangline {render_clock(when)} {fold_message(message)}", dim=True), err=True)
 
 
 def _is_told_otherwise(event: EventView) -> bool:

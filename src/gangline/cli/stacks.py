@@ -10,6 +10,7 @@ import click
 from gangline.cli import connection
 from gangline.cli.describe import is_over
 from gangline.cli.options import Whole, echo_json, echo_lines, json_option, run_argument
+from gangline.cli.prose import fold_message
 from gangline.cli.terminal import Terminal
 from gangline.cli.text import render_clock, render_duration, visible, wrap
 from gangline.client.client import Client
@@ -51,8 +52,8 @@ def render_stacks(stacks: StacksView, ranks: Sequence[int], terminal: Terminal) 
     """
     when = f"{render_clock(stacks['time'])}, in {render_duration(stacks['taken_s'])}"
     lines = [terminal.heading(f"Attempt {stacks['attempt']}, taken {when}")]
-    lines += wrap(visible(stacks["text"]), terminal.page)
-    lines += wrap(visible(stacks["hint"]), terminal.page)
+    lines += wrap(fold_message(stacks["text"]), terminal.page)
+    lines += wrap(fold_message(stacks["hint"]), terminal.page)
     if stacks["silent_nodes"]:
         lines.append(f"No answer from node {', '.join(map(str, stacks['silent_nodes']))}.")
     shown = [rank for rank in stacks["ranks"] if not ranks or rank["rank"] in ranks]

@@ -19,6 +19,7 @@ from gangline.cli.describe import (
 )
 from gangline.cli.nextsteps import next_commands
 from gangline.cli.plot import render_plot
+from gangline.cli.prose import fold_message
 from gangline.cli.table import Column, render_table
 from gangline.cli.terminal import Terminal
 from gangline.cli.text import (
@@ -177,7 +178,8 @@ def render_checkpoints(checkpoints: Sequence[CheckpointView], terminal: Terminal
 def render_events(events: Sequence[EventView], terminal: Terminal) -> list[str]:
     """A line for each event: when, what kind, what happened."""
     return [
-        terminal.clip(f"{render_clock(e['time'])}  {visible(e['kind']):<16} {visible(e['message'])}") for e in events
+        terminal.clip(f"{render_clock(e['time'])}  {visible(e['kind']):<16} {fold_message(e['message'])}")
+        for e in events
     ]
 
 
@@ -275,14 +277,14 @@ def _warnings(run: RunDetail) -> str:
     ]
     if not told:
         return ""
-    first = visible(told[0])
+    first = fold_message(told[0])
     first = first if len(first) <= _WARNING_CHARS else f"{first[:_WARNING_CHARS].rstrip()}…"
     more = f" ({len(told) - 1} more: gangline show {run['id']} --events)" if len(told) > 1 else ""
     return f"{first}{more}"
 
 
 def _newest(events: Sequence[EventView], kind: str) -> str:
-    return visible(next((event["message"] for event in reversed(events) if event["kind"] == kind), ""))
+    return fold_message(next((event["message"] for event in reversed(events) if event["kind"] == kind), ""))
 
 
 def _newest_metrics(metrics: Mapping[str, float | None], terminal: Terminal) -> str:
@@ -300,7 +302,7 @@ def _attempt_row(attempt: AttemptView, now: float, told: str, *, sized: bool) ->
     started, ended = attempt["started"], attempt["ended"]
     took = None if started is None else (ended or now) - started
     step, why = attempt["resume_step"], attempt["message"]
-    is_told = bool(why) and attempt["outcome"] != "succeeded" and why in told
+    is_told = bool(why) and attempt["outcome"] != "succeeded" and fold_message(why) in told
     return (
         str(attempt["number"]),
         describe_attempt(attempt),
@@ -309,7 +311,7 @@ def _attempt_row(attempt: AttemptView, now: float, told: str, *, sized: bool) ->
         *([str(len(attempt["nodes"]) or "-")] if sized else []),
         f"step {step}" if step is not None else ("checkpoint" if attempt["resume"] else "-"),
         attempt["start_mode"] or "-",
-        "as said above" if is_told else why,
+        "as said above" if is_told else fold_message(why),
     )
 
 

@@ -20,6 +20,7 @@ from gangline.cli.follow import Story, say_detached
 from gangline.cli.logtext import LineAssembler
 from gangline.cli.options import Whole, json_option, run_argument
 from gangline.cli.plot import render_sparkline
+from gangline.cli.prose import fold_message
 from gangline.cli.summary import main_metric, metric_points, render_attempts
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import (
@@ -131,7 +132,7 @@ def render_screen(view: View, terminal: Terminal) -> list[str]:
 
 def render_change(before: RunDetail | None, run: RunDetail, events: Iterable[EventView]) -> list[str]:
     """What is new since `before`, a line for each: events, else a changed phase."""
-    lines = [f"{render_clock(event['time'])} {visible(event['message'] or event['kind'])}" for event in events]
+    lines = [f"{render_clock(event['time'])} {fold_message(event['message'] or event['kind'])}" for event in events]
     if not lines and (before is None or before["phase"] != run["phase"]):
         lines = [f"{render_clock(time.time())} {describe_phase(run)}: {explain(run, time.time())}"]
     return lines

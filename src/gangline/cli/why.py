@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from gangline.cli.describe import describe_exit, describe_failure
+from gangline.cli.prose import fold_message, lay_out_message
 from gangline.cli.terminal import Terminal
 from gangline.cli.text import cell_width, join_words, visible, wrap
 from gangline.domain.hints import hint_for
@@ -23,7 +24,8 @@ LEAST_QUOTED = 7
 """Lines that are quoted of trace and log, however little room there is."""
 _LOG_SHARE = 0.35
 """Of the quoted lines, for the log where there is a trace as well."""
-_MESSAGE_LINES = 2
+_LEAST_MESSAGE, _MOST_MESSAGE = 2, 8
+"""Lines of an exception, however little room there is, and where there is enough: many say in the third what to do."""
 _FACT_LINES = 3
 _MOST_CAUSES = 2
 _PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
@@ -56,10 +58,14 @@ def render_why(run: RunDetail, terminal: Terminal, *, room: int = _QUOTED_LINES)
         return []
     trace, log = _cut_trace(failure), _cut_log(failure)
     room = max(LEAST_QUOTED, room)
+    message = _render_message(failure, terminal, most=min(_MOST_MESSAGE, _LEAST_MESSAGE + room - LEAST_QUOTED))
+    room -= max(0, len(message) - _LEAST_MESSAGE)
     log = log[-max(round(room * _LOG_SHARE), room - len(trace)) :]
     trace = trace[-max(0, room - len(log)) :]
     return [
-        *_render_rank(failure, attempt, terminal),
+        terminal.paint(visible(describe_failure(failure, attempt["started"])), "red"),
+        *message,
+        *_render_causes(failure, terminal),
         *_quote(trace, terminal),
         *([terminal.paint("end of its log:", dim=True)] if log else []),
         *_quote(log, terminal),
@@ -77,22 +83,27 @@ def render_hint(run: RunDetail, terminal: Terminal) -> list[str]:
     hint = attempt["hint"] if attempt is not None else ""
     if not hint and run["phase"] == Phase.FAILED.value and run["reason"] in {str(reason) for reason in Reason}:
         hint = hint_for(Reason(run["reason"]), run=run["id"])
-    return wrap(visible(hint), terminal.page - 2)
+    return wrap(fold_message(hint), terminal.page - 2)
 
 
-def _render_rank(failure: FailureView, attempt: AttemptView, terminal: Terminal) -> list[str]:
-    lines = [terminal.paint(visible(describe_failure(failure, attempt["started"])), "red")]
-    if failure["error_type"]:
-        said = _say(failure["error_type"], failure["error_message"])
-        lines += [terminal.paint(line, bold=True) for line in wrap(said, terminal.page - 2)[:_MESSAGE_LINES]]
-    for cause in failure["causes"][:_MOST_CAUSES]:
-        said = _say(str(cause.get("type")), str(cause.get("message") or ""))
-        lines.append(terminal.clip(f"from {said}", terminal.page - 2))
-    return lines
+def _render_message(failure: FailureView, terminal: Terminal, *, most: int) -> list[str]:
+    kind = failure["error_type"]
+    if not kind:
+        return []
+    said = _IN_LIBRARY.sub("", failure["error_message"] or "")
+    return [
+        terminal.paint(line, bold=True)
+        for line in lay_out_message(said, terminal.page - 2, most=most, lead=visible(kind))
+    ]
+
+
+def _render_causes(failure: FailureView, terminal: Terminal) -> list[str]:
+    told = [_say(str(cause.get("type")), str(cause.get("message") or "")) for cause in failure["causes"]]
+    return [terminal.clip(f"from {said}", terminal.page - 2) for said in told[:_MOST_CAUSES]]
 
 
 def _say(kind: str, message: str | None) -> str:
-    text = _IN_LIBRARY.sub("", visible((message or "").strip()))
+    text = _IN_LIBRARY.sub("", fold_message(message or ""))
     return f"{visible(kind)}{': ' if text else ''}{text}"
 
 
@@ -132,7 +143,7 @@ def _describe_end(rank: RankView) -> str:
         return f"ended by Gangline{', ' if rank['place'] else ''}{visible(rank['place'] or '')}"
     if rank["exit_code"] == 0:
         return _LEFT
-    said = _IN_LIBRARY.sub("", visible(rank["error"] or describe_exit(rank["exit_code"], None, rank["signal"])))
+    said = _IN_LIBRARY.sub("", fold_message(rank["error"] or describe_exit(rank["exit_code"], None, rank["signal"])))
     at = f", {visible(rank['place'])}" if rank["place"] else ""
     return f"failed too{at}: {said if len(said) <= _ERROR_CHARS else f'{said[:_ERROR_CHARS].rstrip()}…'}"
 
@@ -148,7 +159,7 @@ def _describe_place(ranks: Sequence[RankView]) -> str:
 def _describe_then(run: RunDetail, attempt: AttemptView) -> str:
     """What was done about it: `restart 1 of 3 (infrastructure); attempt 1 started from step 400`."""
     following = next((one for one in run["attempts"] if one["number"] == attempt["number"] + 1), None)
-    done = [visible(attempt["restart_message"])] if attempt["restart_message"] else []
+    done = [fold_message(attempt["restart_message"])] if attempt["restart_message"] else []
     if following is not None:
         step = following["resume_step"]
         begun = f"from step {step}" if step is not None else "from the start" if not following["resume"] else "again"

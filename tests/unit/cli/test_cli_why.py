@@ -144,6 +144,20 @@ def test_one_screen_is_enough_whatever_happened(make: Any) -> None:
     assert "more in other ways" in text
 
 
+def test_a_message_of_several_lines_is_shown_as_lines(make: Any) -> None:
+    said = "shapes differ:\n  a: (2, 3)\n  \x1b[31mb: (3, 3)\x1b[0m"
+    trace = f'Traceback (most recent call last):\n  File "/home/ada/t.py", line 1, in <module>\nValueError: {said}\n'
+    run = make_run(make, message=f"Rank 2 failed: ValueError: {said}")
+    run["attempts"][-1]["first_failure"] = make.failure(error_type="ValueError", error_message=said, traceback=trace)
+    run["attempts"][0]["message"] = "two\nlines"
+    lines = screen(run, make)
+    place = lines.index("  ValueError: shapes differ:")
+    assert lines[place + 1 : place + 3] == ["    a: (2, 3)", "    b: (3, 3)"]
+    assert "Rank 2 failed: ValueError: shapes differ: a: (2, 3) b: (3, 3)." in lines
+    assert any(line.endswith("two lines") for line in lines)
+    assert not [line for line in lines if "\\n" in line or "x1b" in line]
+
+
 def test_a_run_that_goes_on_tells_of_its_last_failure(make: Any) -> None:
     run = make_run(make, phase="running", exit_code=None, ended=None, message="")
     run["attempts"][1]["restart_message"] = "restart 1 of 3 (infrastructure)"
