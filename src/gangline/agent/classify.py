@@ -6,14 +6,16 @@ What failures look like is in the table of `gangline.domain.signature_table`; he
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from gangline.agent.memory import Memory, format_bytes
+from gangline.agent.watch.frames import parse_traceback
+from gangline.agent.watch.places import decide_place
 from gangline.domain.phase import Reason
+from gangline.domain.signals import signal_name
 from gangline.domain.signature_table import SIGNATURES
 from gangline.domain.signatures import Evidence, Match, Signature, find_signature
 from gangline.domain.traces import after_trace, find_place
@@ -27,7 +29,6 @@ __all__ = [
     "is_consequence",
     "is_timeout",
     "last_line",
-    "signal_name",
 ]
 
 _SIGNAL_BASE = 128
@@ -128,16 +129,6 @@ def exit_status(exit_code: int | None, number: int | None) -> int:
     return exit_code if exit_code is not None else _SIGNAL_BASE + (number or 0)
 
 
-def signal_name(number: int | None) -> str | None:
-    """`SIGKILL` for 9; None for None."""
-    if number is None:
-        return None
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
-
-
 @lru_cache(maxsize=512)
 def _find_raised(kind: str, message: str) -> Signature | None:
     found = find_signature(Evidence(error_type=kind, message=message), SIGNATURES)
@@ -171,11 +162,20 @@ def _told(end: RankEnd, found: Match | None) -> str:
             said = f"{_say(*inner)} ({'in a worker process' if _IN_WORKER.match(message) else f'then {kind}'})"
         return f": {said}" if said else ""
     if end.signal is not None:
-        return f" by {signal_name(end.signal)}" if found is None else ""
+        return f" by {signal_name(end.signal)}" if found is None else _crash_place(end)
     if found is not None and found.words.get("said"):
         return f": {found.words['said']}"
     by_code = found is not None and any(pattern.exit_codes for pattern in found.signature.patterns)
-    return "" if by_code else f" with exit code {end.exit_code}{_exit_place(end)}{last_line(end.log_tail)}"
+    return (
+        _crash_place(end) if by_code else f" with exit code {end.exit_code}{_exit_place(end)}{last_line(end.log_tail)}"
+    )
+
+
+def _crash_place(end: RankEnd) -> str:
+    """Where in the user's code compiled code was called that crashed, as far as that is known."""
+    thread = parse_traceback(str((end.error or {}).get("traceback") or ""))
+    told = decide_place([thread]).told if thread is not None else ""
+    return f" {told}" if told else ""
 
 
 def _exit_place(end: RankEnd) -> str:

@@ -49,7 +49,7 @@ class ExitReports:
 
         failed, folder = gone.exit_code != 0, attempt.folder
         log = read_tail(folder.log(local.rank), _READ_BYTES) if failed else ""
-        error = self._read_error(folder, local.rank, log=log, signal=gone.signal) if failed else None
+        error = self._read_error(folder, local.rank, log=log, gone=gone) if failed else None
         left = read_left(folder.left(local.rank))
         if error is None and left is not None and failed and left["code"] == (gone.exit_code or left["code"]):
             error = left["error"]
@@ -81,13 +81,13 @@ class ExitReports:
         }
         self._report({"say": "exited", "attempt": folder.number, **facts, **extra})
 
-    def _read_error(self, folder: AttemptDir, rank: int, *, log: str, signal: int | None) -> dict[str, Any] | None:
+    def _read_error(self, folder: AttemptDir, rank: int, *, log: str, gone: RankExit) -> dict[str, Any] | None:
         from gangline.agent.lastwords import read_error  # noqa: PLC0415 - as above
 
         def warn(text: str) -> None:
             self._journal.write("warning", text=text, rank=rank)
 
-        return read_error(folder, rank, log=log, signal=signal, warn=warn)
+        return read_error(folder, rank, log=log, signal=gone.signal, exit_code=gone.exit_code, warn=warn)
 
     def _read_printed(self, attempt: LocalAttempt, rank: int, last: LastStep) -> dict[str, Any] | None:
         """The exception that stood at the end of the log when the platform ended the rank."""

@@ -1,7 +1,8 @@
 """What a rank has left behind when it ends: its exception, the end of its log, how far it came.
 
 An exception is taken from the first of these that has one: the file that the injected `failure.py` writes, the file
-that PyTorch's `record` writes, the traceback at the end of the log. Standard library only.
+that PyTorch's `record` writes, the traceback at the end of the log. Of a crash in compiled code (`crashes.py`) it is
+known where the rank was. Standard library only.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gangline.agent.crashes import crash_signal, find_crash, with_crash
 from gangline.domain.errors import GanglineError
-from gangline.domain.traces import after_trace, find_error
+from gangline.domain.traces import after_trace, find_error, find_place
 from gangline.rundir.files import read_json
 from gangline.rundir.layout import AttemptDir
 
@@ -34,6 +36,8 @@ __all__ = [
 
 _METRIC_BYTES = 16_384
 _MOST_RECORD_BYTES = 1 << 20
+_CRASH_BYTES = 1 << 18
+"""Of the file of stacks: up to 100 threads of 100 frames."""
 _MESSAGE_CHARS = 4_000
 _TRACEBACK_CHARS = 16_000
 _MOST_CAUSES = 8
@@ -75,9 +79,15 @@ def read_tail(path: Path, size_bytes: int, *, end: int | None = None) -> str:
 
 
 def read_error(
-    folder: AttemptDir, rank: int, *, log: str, signal: int | None, warn: Callable[[str], None]
+    folder: AttemptDir,
+    rank: int,
+    *,
+    log: str,
+    signal: int | None,
+    exit_code: int | None = None,
+    warn: Callable[[str], None],
 ) -> dict[str, Any] | None:
-    """The exception that ended a rank, if any is known.
+    """The exception that ended a rank, or where it was when it crashed, if any is known.
 
     Args:
         log: the end of the rank's log.
@@ -87,12 +97,25 @@ def read_error(
     written: Mapping[str, Any] | None = None
     try:
         written = read_json(folder.error(rank))
-    except (OSError, GanglineError) as error:
-        warn(f"What rank {rank} wrote of its error cannot be read: {error}")
+    except (OSError, GanglineError) as trouble:
+        warn(f"What rank {rank} wrote of its error cannot be read: {trouble}")
     with suppress(OSError):
         if written is None and folder.recorded_error(rank).stat().st_size <= _MOST_RECORD_BYTES:
             written = parse_record(folder.recorded_error(rank).read_text(encoding="utf-8", errors="replace"))
-    return decide_error(written, log=log, signal=signal)
+    error = decide_error(written, log=log, signal=signal)
+    crash = crash_signal(exit_code, signal)
+    if crash is None or (error is not None and find_place(str(error.get("traceback") or ""))):
+        return error
+    stack = _read_crash(folder, rank, crash, log)
+    return with_crash(error, stack) if stack else error
+
+
+def _read_crash(folder: AttemptDir, rank: int, number: int, log: str) -> str:
+    from gangline.agent.watch.taking import SourceLines  # noqa: PLC0415 - few ranks crash
+
+    read_line = SourceLines().line
+    told = find_crash(read_tail(folder.stacks(rank), _CRASH_BYTES), number, read_line=read_line)
+    return told or find_crash(log, number, read_line=read_line)
 
 
 def decide_error(written: Mapping[str, Any] | None, *, log: str, signal: int | None) -> dict[str, Any] | None:

@@ -9,8 +9,8 @@ import re
 from dataclasses import dataclass
 
 from gangline.agent.attempt import RankRecord
-from gangline.agent.classify import signal_name
 from gangline.domain.restart import Repeated
+from gangline.domain.signals import signal_name
 
 __all__ = ["Repeats"]
 

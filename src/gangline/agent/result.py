@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gangline.agent.attempt import Attempt, Ending, Hang, RankRecord
-from gangline.agent.classify import Verdict, decide_port_taken, decide_verdict, exit_status, last_line, signal_name
+from gangline.agent.classify import Verdict, decide_port_taken, decide_verdict, exit_status, last_line
 from gangline.agent.launchspec import LaunchSpec
 from gangline.agent.watch.places import render_ranks
 from gangline.domain.hints import hint_for
 from gangline.domain.phase import Budget, Reason
 from gangline.domain.restart import Repeated, RestartDecision, decide_restart
+from gangline.domain.signals import signal_name
 from gangline.domain.signature_talk import LEFT_EARLY
 from gangline.domain.spec import OnHang, OnTimeLimit
 

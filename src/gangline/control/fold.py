@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
+from gangline.domain.signals import signal_name
 from gangline.store.rows import AttemptRow, CheckpointRow, NewEvent, Points
 
 __all__ = ["MetricsFold", "apply_result", "fold_journal", "fold_metrics", "journal_events", "result_event"]
@@ -323,7 +324,7 @@ def _message(kind: str, attempt: int, node: int, record: Mapping[str, Any]) -> s
 def _how(record: Mapping[str, Any]) -> str:
     signal = record.get("signal")
     if signal is not None:
-        return f"was ended by signal {signal}"
+        return f"was ended by {signal_name(signal)}"
     return f"exited with code {record.get('exit_code')}"
 
 

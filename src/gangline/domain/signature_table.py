@@ -21,7 +21,9 @@ __all__ = ["SIGNATURES"]
 _BY_HAND = (
     "Ask who or what sent it: `kill`, a time limit of the machine, an operator, a wrapper that ends its children."
 )
-_CRASHED = "Look for compiled code: an extension, a driver, a library that does not fit; `--env PYTHONFAULTHANDLER=1` prints the stack."
+_CRASHED = (
+    "Look at the line that called it: compiled code crashed below, an extension, a driver, a library that does not fit."
+)
 
 _ENDS = (
     Signature(
@@ -80,7 +82,7 @@ _ENDS = (
         id="arithmetic",
         reason=Reason.USER_ERROR,
         sentence="crashed (SIGFPE)",
-        hint="Look for a division by zero in compiled code; `--env PYTHONFAULTHANDLER=1` prints the stack.",
+        hint="Look for a division by zero in compiled code, below the line that called it.",
         patterns=(Pattern(signals=frozenset({8})),),
         examples=(Evidence(signal=8),),
     ),

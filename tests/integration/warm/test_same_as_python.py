@@ -213,9 +213,10 @@ PROCESS = [
         script=show("[os.getppid(), os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid()]", imports="import os"),
     ),
     Row(
+        # Ranks catch the signal that asks for their stacks, and those of crashes.
         name="signals",
         script="import signal\nprint([(int(n), str(signal.getsignal(n))) for n in sorted(signal.valid_signals())], signal.pthread_sigmask(signal.SIG_BLOCK, []), signal.getsignal(2) is signal.default_int_handler)\n"
-        "for line in open('/proc/self/status'):\n    if line.startswith(('SigIgn', 'SigBlk', 'SigCgt', 'ShdPnd')):\n        print(line[:7], hex(int(line[7:], 16) & ~(1 << 61)))",
+        "for line in open('/proc/self/status'):\n    if line.startswith(('SigIgn', 'SigBlk', 'SigCgt', 'ShdPnd')):\n        print(line[:7], hex(int(line[7:], 16) & ~(1 << 61 | 0x4E8)))",
     ),
     Row(
         name="signal-handler",
@@ -248,9 +249,9 @@ PROCESS = [
     ),
     Row(
         name="interpreter",
-        script="import sys, locale, gc, faulthandler, tracemalloc, warnings, signal, time\n"
+        script="import sys, locale, gc, tracemalloc, warnings, signal, time\n"
         "print(sys.flags, sys.warnoptions, sys._xoptions, sys.getrecursionlimit(), sys.dont_write_bytecode, sys.pycache_prefix, sys.getswitchinterval())\n"
-        "print(gc.isenabled(), gc.get_threshold(), gc.get_debug(), faulthandler.is_enabled(), tracemalloc.is_tracing(), sys.gettrace(), sys.getprofile())\n"
+        "print(gc.isenabled(), gc.get_threshold(), gc.get_debug(), tracemalloc.is_tracing(), sys.gettrace(), sys.getprofile())\n"
         "print(locale.getlocale(), locale.getpreferredencoding(), sys.getfilesystemencoding(), sys.getfilesystemencodeerrors(), locale.setlocale(locale.LC_ALL))\n"
         "print(warnings.filters, time.process_time() < 5, hasattr(sys, 'last_value'), sys.exc_info(), sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__)",
     ),

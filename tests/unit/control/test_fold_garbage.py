@@ -36,7 +36,7 @@ def test_a_whole_record_beside_it_is_told():
     told = journal_events(0, 0, [{"kind": "rank_exited"}, EXIT, {**EXIT, "exit_code": None, "signal": 9}])
     assert [event.message for event in told] == [
         "Rank 1 on node 0 exited with code 1.",
-        "Rank 1 on node 0 was ended by signal 9.",
+        "Rank 1 on node 0 was ended by SIGKILL.",
     ]
 
 

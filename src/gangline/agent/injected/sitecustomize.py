@@ -224,11 +224,18 @@ def _let_debug(path: str) -> None:
 
 
 def _register_stacks(settings: "dict[str, str]") -> None:
-    """Dump the stacks of all threads into the rank's file on a signal; its descriptor stays out of the way."""
+    """Dump the stacks of all threads into the rank's file on a signal; its descriptor stays out of the way.
+
+    So it does where compiled code crashes, unless the interpreter was told to dump that into the log, or
+    PYTHONFAULTHANDLER is set to nothing. A script that turns `faulthandler` on or off has its way.
+    """
     opened = os.open(settings["stacks"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     descriptor = os.dup2(opened, int(settings["descriptor"]), inheritable=False)
     os.close(opened)
-    _borrow("faulthandler").register(int(settings["signal"]), file=descriptor, all_threads=True, chain=False)
+    handler = _borrow("faulthandler")
+    handler.register(int(settings["signal"]), file=descriptor, all_threads=True, chain=False)
+    if "PYTHONFAULTHANDLER" not in os.environ and not handler.is_enabled():
+        handler.enable(file=descriptor, all_threads=True)
 
 
 def _borrow(name: str) -> "ModuleType":
