@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import re
@@ -65,15 +66,63 @@ def test_a_person_logs_in_where_no_key_is_taken(laptop: Laptop) -> None:
     assert state_of(laptop) == "ready"
 
 
-def test_a_shell_opens_where_the_rank_runs_and_the_pool_is_taken_out_meanwhile(laptop: Laptop) -> None:
-    run = laptop.submit(HOLD, "--nodes", "2")
-    laptop.logged(run, "up", 1)
+LOOK = (
+    "echo on=$(hostname) in=$PWD rank=$RANK/$WORLD_SIZE sees=$CUDA_VISIBLE_DEVICES run=$GANGLINE_RUN_DIR",
+    "echo set-up=$FROM_SETUP secret=$SECRET job=$SLURM_JOB_ID python=$(command -v python3)",
+    'python3 -c \'import gangline; gangline.log({"from_the_shell": 1}); print("rank", gangline.current().rank)\'',
+    "exit",
+)
+"""What a person types in a shell beside a rank."""
+
+
+def test_a_shell_beside_a_rank_has_its_folder_and_environment(laptop: Laptop) -> None:
+    asked = ("--nodes", "2", "--procs-per-node", "2", "--gpus-per-node", "2", "--env", "SECRET=s3cr3t")
+    setup = ("--setup", f"export FROM_SETUP='a  b' PATH={laptop.cluster.work}/tools:$PATH")
+    run = laptop.submit(HOLD, *asked, *setup)
+    laptop.logged(run, "up", 3)
     shown = laptop.until(run, "running")  # what a rank prints may be there a moment before what is known of its attempt
     host = next(node["host"] for node in shown["attempts"][-1]["nodes"] if node["node"] == 1)
-    command = laptop.gangline("shell", run, "--rank", "1", "--print")
-    shown = typed_into(command, "echo on=$(hostname) job=$SLURM_JOB_ID; exit\n")
-    assert f"on={host} job={laptop.job(run)}" in shown
+    command = laptop.gangline("shell", run, "--rank", "3", "--print")
+    assert "s3cr3t" not in command
+    said = typed_into(command, "".join(f"{line}\n" for line in LOOK))
+    folder = f"{laptop.cluster.work}/{laptop.home.name}/runs/{run}"
+    assert f"on={host} in={folder}/code rank=3/4 sees=" in said
+    assert re.search(rf"sees=\d,\d run={re.escape(folder)}\r?\n", said), said
+    assert "set-up=a b secret=s3cr3t job= python=" in said
+    assert "\rrank 3\r" in said, "`import gangline` works as in the rank"
+    laptop.grows(run)
+    laptop.go(run)
+    laptop.until(run, "succeeded")
+    with laptop.client() as client:
+        assert "from_the_shell" not in client.metrics(run), "what is tried in a shell is none of the run's numbers"
+    assert "has no rank that runs" in laptop.refused("shell", run)
 
+
+def test_a_forgotten_shell_ends_with_the_job(laptop: Laptop) -> None:
+    run = laptop.submit(HOLD)
+    laptop.logged(run, "up")
+    laptop.until(run, "running")
+    command = laptop.gangline("shell", run, "--print")
+    near, far = pty.openpty()
+    with subprocess.Popen(shlex.split(command), stdin=far, stdout=far, stderr=far, start_new_session=True) as child:
+        os.close(far)
+        shown = b""
+        while b"Ctrl-D" not in shown:
+            shown += os.read(near, 4096)
+        laptop.go(run)
+        laptop.until(run, "succeeded")
+        with contextlib.suppress(OSError):
+            while os.read(near, 4096):
+                pass
+        os.close(near)
+        child.wait(timeout=60)
+    gone = subprocess.run(shlex.split(command), stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60)
+    assert gone.returncode != 0
+
+
+def test_a_pool_is_taken_out_under_a_run(laptop: Laptop) -> None:
+    run = laptop.submit(HOLD)
+    laptop.logged(run, "up")
     said = laptop.gangline("pools", "remove", "lab")
     assert "until they are over" in said
     assert "lab" in laptop.refused("submit", "--pool", "lab", "--", "true")

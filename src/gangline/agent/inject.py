@@ -19,6 +19,7 @@ __all__ = [
     "STACKS_DESCRIPTOR",
     "STACKS_SIGNAL",
     "bundle_root",
+    "render_beside",
     "render_helper_environment",
     "render_injection",
     "render_settings",
@@ -85,6 +86,11 @@ def render_helper_environment(
         "timeout_s": str(timeout_s),
     }
     return _inject({**env, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}, settings, folder)
+
+
+def render_beside(env: Mapping[str, str], *, folder: Path) -> dict[str, str]:
+    """The environment of what a person starts beside a rank: Python finds `gangline` there as the rank does. Pure."""
+    return _inject(env, {"mode": "beside", "bundle": bundle_root()}, folder)
 
 
 def render_settings(rank: RankStart) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Command line of the agent: `agent RUN_DIR --launch N --node I`. Standard library only.
+"""Command line of the agent: `agent RUN_DIR --launch N --node I`; `shell` (`rankshell.py`). Standard library only.
 
 Exit codes: 0 the launch came to its end (or another agent of the same node is at it already), 3 the gang was never
 joined, 4 the leader was lost, 5 the run directory cannot be written, 64 the call cannot be, 1 a fault
@@ -41,6 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if arguments[:1] == ["agent"]:
             return run_agent(*_parse(arguments[1:]))
+        if arguments[:1] == ["shell"]:
+            from gangline.agent.rankshell import run_shell  # noqa: PLC0415 - no agent needs it
+
+            return run_shell(arguments[1:])
         raise InvalidRequest(f"`{' '.join(arguments)}` is not a call of the agent", fix=f"Call: {_USAGE}")
     except GanglineError as error:
         complain(str(error))

@@ -45,8 +45,8 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 def command(*, run: str, rank: int | None, node: int | None, only_print: bool) -> int:
     """Open a shell where a rank of a run runs.
 
-    On this machine the shell starts in the rank's folder with its environment, without what would let a program write
-    into the run or join its gang; on a Slurm cluster it is a step of the run's own job, on that node.
+    It starts in the rank's folder with its environment, without what would let a program write into the run or join
+    its gang. On a Slurm cluster it is a step of the run's own job, on that node, and ends with the job.
     """
     if rank is not None and node is not None:
         raise InvalidRequest("--rank contradicts --node", fix="Keep one of them.")
@@ -60,7 +60,8 @@ def command(*, run: str, rank: int | None, node: int | None, only_print: bool) -
             _environment_of(found, render_numbers(detail, attempt, found)),
         )
     else:
-        words, folder, env = _shell_there(detail, _find_node(attempt, rank or 0, node)), Path.cwd(), dict(os.environ)
+        there, beside = _find_beside(detail, attempt, rank, node)
+        words, folder, env = _shell_there(detail, there, beside), Path.cwd(), dict(os.environ)
     if only_print:
         prefix = f"cd {shlex.quote(str(folder))} && " if detail["pool"] == LOCAL else ""
         say(f"{prefix}{shlex.join(words)}")
@@ -88,24 +89,36 @@ def _find_rank(attempt: AttemptView, rank: int | None, node: int | None) -> Rank
     raise InvalidRequest(f"There is no {what} that runs", fix=f"Those that run: {listed or 'none'}.")
 
 
-def _find_node(attempt: AttemptView, rank: int, node: int | None) -> NodeView:
-    """The node of a rank, or the one that is named."""
-    wanted = next((one["node"] for one in attempt["ranks"] if one["rank"] == rank), None) if node is None else node
+def _find_beside(run: RunDetail, attempt: AttemptView, rank: int | None, node: int | None) -> tuple[NodeView, int]:
+    """The node of a rank and that rank; of a node that is named, its first."""
+    wanted = (rank or 0) if node is None else next((x["rank"] for x in attempt["ranks"] if x["node"] == node), None)
+    found = next((one for one in attempt["ranks"] if one["rank"] == wanted), None)
+    if found is not None and found["ended"] is not None:
+        raise Conflict(f"Rank {wanted} of `{run['id']}` does not run any more: {_how_it_ended(found)}")
     for one in attempt["nodes"]:
-        if one["node"] == wanted:
-            return one
-    what = f"rank {rank}" if node is None else f"node {node}"
+        if found is not None and one["node"] == found["node"]:
+            return one, found["rank"]
+    what = f"rank {rank or 0}" if node is None else f"node {node}"
     listed = ", ".join(f"{one['node']} ({one['host']})" for one in attempt["nodes"][:20])
     raise InvalidRequest(f"There is no {what} in this attempt", fix=f"Its nodes: {listed or 'none is known yet'}.")
 
 
-def _shell_there(run: RunDetail, node: NodeView) -> list[str]:
-    begin, host = run["backend"].get("shell", ""), node["host"].partition(".")[0]
-    if not begin or not _HOST.fullmatch(host):
+def _how_it_ended(rank: RankView) -> str:
+    code, number = rank["exit_code"], rank["signal"]
+    return f"it ended with exit code {code}" if code is not None else f"it ended with signal {number}"
+
+
+def _shell_there(run: RunDetail, node: NodeView, rank: int) -> list[str]:
+    """A step of the run's own job beside that rank."""
+    how, host = run["backend"], node["host"].partition(".")[0]
+    if not how.get("shell") or not _HOST.fullmatch(host):
         raise InvalidRequest(
             f"No shell can be opened in pool `{run['pool']}`", why="Its backend has no command that opens one"
         )
-    return [*shlex.split(begin), f"--nodelist={host}", "bash", "-l"]
+    script = ["/bin/bash", how["shell"], str(node["node"]), "--rank", str(rank)]
+    step = [*shlex.split(how["step"]), f"--nodelist={host}", "--pty", *script]
+    reach = shlex.split(how["reach"])
+    return [reach[0], "-t", *reach[1:], shlex.join(step)] if reach else step
 
 
 def _shell_here(run: RunDetail) -> list[str]:

@@ -29,7 +29,7 @@ class Context:
     run_id: str = "local"
     run_name: str = "local"
     run_dir: Path | None = None
-    """Folder of the run, where there is one: only then are metrics written."""
+    """Folder of the run, where there is one: only then are metrics written. A person's shell beside a rank has none."""
     checkpoint_dir: Path = Path("checkpoints")
     """Absolute; by default `./checkpoints` when the script runs without Gangline."""
     keep_last: int = _DEFAULT_KEEP_LAST
@@ -57,7 +57,7 @@ def parse_context(env: Mapping[str, str]) -> Context:
         attempt=_number(env, "GANGLINE_ATTEMPT", "TORCHELASTIC_RESTART_COUNT"),
         run_id=run_id or "local",
         run_name=env.get("GANGLINE_RUN_NAME") or run_id or "local",
-        run_dir=_path(env, "GANGLINE_RUN_DIR"),
+        run_dir=None if env.get("GANGLINE_SHELL") else _path(env, "GANGLINE_RUN_DIR"),
         checkpoint_dir=_path(env, "GANGLINE_CHECKPOINT_DIR") or Path("checkpoints").absolute(),
         keep_last=_number(env, "GANGLINE_KEEP_LAST", default=_DEFAULT_KEEP_LAST),
         branch_attempt=_number(env, "GANGLINE_BRANCH_ATTEMPT"),

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Any
 
 from gangline.cli.shell import leave_out_role, render_numbers
 
-FAR = {"job": "12", "log": "/w/job.log", "queue": "squeue --jobs=12", "shell": "ssh -F '/a b' -t login srun --jobid=12"}
+FAR = {
+    "job": "12",
+    "log": "/w/job.log",
+    "queue": "squeue --jobs=12",
+    "reach": "ssh -F '/a b' login",
+    "step": "srun --jobid=12 '--chdir=/w x'",
+    "shell": "/w x/shell.sh",
+}
 
 
 def rank(number: int, node: int, **keys: Any) -> dict[str, Any]:
@@ -27,13 +35,29 @@ def make_live(make: Any, client: Any, **keys: Any) -> dict[str, Any]:
 
 def test_on_a_cluster_it_is_a_step_of_the_runs_own_job(gangline: Any, client: Any, make: Any):
     run = make_live(make, client, pool="far", backend=FAR)
-    begin = "ssh -F '/a b' -t login srun --jobid=12"
-    assert gangline("shell", run["id"], "--print").out == f"{begin} --nodelist=n1 bash -l\n"
-    assert gangline("shell", run["id"], "--rank", "1", "--print").out == f"{begin} --nodelist=n2 bash -l\n"
-    assert gangline("shell", run["id"], "--node", "1", "--print").out == f"{begin} --nodelist=n2 bash -l\n"
+
+    def typed(*options: str) -> tuple[list[str], list[str]]:
+        *reach, step = shlex.split(gangline("shell", run["id"], *options, "--print").out)
+        return reach, shlex.split(step)
+
+    begin = ["srun", "--jobid=12", "--chdir=/w x"]
+    first = [*begin, "--nodelist=n1", "--pty", "/bin/bash", "/w x/shell.sh", "0", "--rank", "0"]
+    second = [*begin, "--nodelist=n2", "--pty", "/bin/bash", "/w x/shell.sh", "1", "--rank", "1"]
+    assert typed() == (["ssh", "-t", "-F", "/a b", "login"], first)
+    assert typed("--rank", "1")[1] == typed("--node", "1")[1] == second
     wrong = gangline("shell", run["id"], "--rank", "7", "--print")
     assert (wrong.code, "Its nodes: 0 (n1.site.org), 1 (n2)" in wrong.err) == (64, True)
     assert gangline("shell", run["id"], "--rank", "1", "--node", "1").code == 64
+    run["backend"] = {**FAR, "reach": ""}
+    assert shlex.split(gangline("shell", run["id"], "--print").out) == first
+
+
+def test_beside_a_rank_that_has_ended_there_is_none(gangline: Any, client: Any, make: Any):
+    run = make_live(make, client, pool="far", backend=FAR)
+    run["attempts"][-1]["ranks"][1] = rank(1, 1, ended=5.0, exit_code=3, signal=None)
+    refused = gangline("shell", run["id"], "--rank", "1")
+    assert (refused.code, refused.out) == (75, "")
+    assert f"Rank 1 of `{run['id']}` does not run any more: it ended with exit code 3." in refused.err
 
 
 def test_here_it_has_the_folder_and_the_environment_of_the_rank(

@@ -4,11 +4,12 @@ The script sees the `sys.path`, `PYTHONPATH` and `sitecustomize` that it would s
 its turn gets its environment without us, too. Runs in whatever interpreter the user chose: it imports nothing but
 what is loaded anyway or built in.
 
-Three ways to be started, told by the environment (`inject.py`):
+Four ways to be started, told by the environment (`inject.py`):
     exec    this process is a rank: report what ends it, and dump its stacks on a signal
     probe   show that this file is loaded at all, by executing the interpreter again as
     warm    the warm helper: an interpreter that was asked to run the script and waits here, before its first line. It
             imports, and forks on request; each fork then goes on as that interpreter would: it runs the script.
+    beside  this process is no rank, a person has started it beside one: `import gangline` works, and that is all
 """
 
 import os
@@ -63,6 +64,8 @@ def _install(settings: "dict[str, str]") -> None:
     if settings["mode"] == "warm":
         settings = _serve(settings)
     _offer_gangline(bundle)
+    if settings["mode"] == "beside":
+        return
     _report_failure(settings["error"])
     if "pdb" in settings:
         _let_debug(settings["pdb"])

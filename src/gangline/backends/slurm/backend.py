@@ -24,7 +24,7 @@ from gangline.backends.slurm.gate import Gate
 from gangline.backends.slurm.link import Link
 from gangline.backends.slurm.lookup import find_job
 from gangline.backends.slurm.options import check_options, merge_for_script, merge_options
-from gangline.backends.slurm.render import JobTerms, render_job, render_node
+from gangline.backends.slurm.render import JobTerms, render_job, render_node, render_shell
 from gangline.backends.slurm.site import SlurmSite
 from gangline.backends.slurm.ssh import make_socket_folder, reach_of
 from gangline.backends.slurm.submission import Unsure, parse_job_id, parse_refusal, parse_test
@@ -168,6 +168,7 @@ class SlurmBackend:
         files = {
             f"{folder}/job.sh": render_job(gang, options, terms),
             f"{folder}/node.sh": render_node(gang, options, terms),
+            f"{folder}/shell.sh": render_shell(gang, terms),
         }
         return Launch(backend=self.name, commands=(self._sbatch(gang),), files=files, gang=gang)
 
@@ -242,13 +243,19 @@ class SlurmBackend:
             "queue": self._typed("squeue", f"--jobs={job}"),
             "details": self._typed("scontrol", "show", "job", job),
             "follow": self._typed("tail", "-F", log),
-            "shell": self._shell("srun", f"--jobid={job}", "--overlap", "--pty"),
+            **self._steps_into(job, folder),
         }
 
-    def _shell(self, *words: str) -> str:
-        """A command for a person at a terminal, up to the node and the program, on the shared connection."""
+    def _steps_into(self, job: str, folder: str) -> dict[str, str]:
+        """How a person starts something on a node of the job: the way there, the step, and the script that it runs."""
         reach = reach_of(self.pool, self._home.path)
-        return shlex.join(words if reach is None else [*reach.shell_command()[:-1], "-t", reach.host, *words])
+        run_dir = folder.rpartition("/launches/")[0]
+        alone = ("--overlap", "--quiet", "--nodes=1", "--ntasks=1", "--cpu-bind=none", "--mpi=none")
+        return {
+            "reach": "" if reach is None else shlex.join(reach.shell_command()),
+            "step": shlex.join(["srun", f"--jobid={job}", f"--chdir={run_dir}", *alone]),
+            "shell": f"{folder}/shell.sh",
+        }
 
     # What a launch is made of
 

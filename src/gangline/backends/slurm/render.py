@@ -17,7 +17,16 @@ from gangline.domain.gang import GangSpec
 from gangline.domain.naming import printable
 from gangline.domain.spec import SlurmOptions
 
-__all__ = ["EXIT_CODES", "EXIT_NO_PYTHON", "EXIT_SETUP", "EXIT_UNSEEN", "JobTerms", "render_job", "render_node"]
+__all__ = [
+    "EXIT_CODES",
+    "EXIT_NO_PYTHON",
+    "EXIT_SETUP",
+    "EXIT_UNSEEN",
+    "JobTerms",
+    "render_job",
+    "render_node",
+    "render_shell",
+]
 
 EXIT_UNSEEN = 66
 EXIT_SETUP = 67
@@ -108,6 +117,17 @@ def render_node(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> str:
     )
 
 
+def render_shell(gang: GangSpec, terms: JobTerms) -> str:
+    """What `gangline shell` runs as a step of the job, with the number of a node: a shell beside a rank of it.
+
+    It runs on the interpreter of that node's agent, which set-up lines may have brought.
+    """
+    arguments = ["-I", "-S", terms.agent, "shell", terms.run_dir, "--launch", str(gang.launch)]
+    return (
+        f'launch={shlex.quote(terms.launch_dir())}\n{_FIND_AGENT}\nexec "$python" {shlex.join(arguments)} --node "$@"\n'
+    )
+
+
 # A file that was just written may take a moment to be seen through a network file system.
 _LOOK = f"""\
 for pause in 1 2 3 4 5; do
@@ -154,6 +174,13 @@ failed() {{
 
 _FIND_PYTHON = f"""\
 command -v "$python" >/dev/null || fail {EXIT_NO_PYTHON} "there is no interpreter $python for the agent\""""
+
+_FIND_AGENT = """\
+pid=$(cat "$launch/node-$(printf %03d "$1").lock" 2>/dev/null)
+python=$(readlink "/proc/${pid:-none}/exe") || {
+  echo "gangline: node $1 of this run does not run any more: no agent of it lives on $(hostname)" >&2
+  exit 75
+}"""
 
 
 def _lines(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> Iterator[tuple[str, str | None]]:

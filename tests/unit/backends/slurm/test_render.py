@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gangline.backends.slurm.options import check_options, merge_for_script, merge_options, quote_value
-from gangline.backends.slurm.render import JobTerms, render_job, render_node, render_time
+from gangline.backends.slurm.render import JobTerms, render_job, render_node, render_shell, render_time
 from gangline.backends.slurm.tokens import Token, home_identity, job_name, parse_token
 from gangline.domain.errors import SpecInvalid
 from gangline.domain.gang import GangSpec
@@ -99,6 +101,23 @@ def test_scripts_are_those_that_were_agreed_on(name: str) -> None:
             golden.write_text(text, encoding="utf-8")
         assert text == golden.read_text(encoding="utf-8")
         subprocess.run(["bash", "-n", golden], check=True)
+
+
+def test_a_shell_runs_on_the_interpreter_of_its_nodes_agent(tmp_path: Path) -> None:
+    bundle, script, launch = tmp_path / "b d.pyz", tmp_path / "shell.sh", tmp_path / "a b" / "launches" / "000"
+    bundle.write_text("import json, sys; print(json.dumps(sys.argv[1:]))\n")
+    script.write_text(render_shell(gang(), terms(run_dir=str(tmp_path / "a b"), agent=str(bundle))))
+    launch.mkdir(parents=True)
+    words = ["bash", script, "1", "--rank", "3", "--", "echo", "a  b", "$x"]
+    gone = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (gone.returncode, gone.stdout) == (75, "")
+    assert "node 1 of this run does not run any more" in gone.stderr
+
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as agent:
+        (launch / "node-001.lock").write_text(f"{agent.pid}\n")
+        called = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    beside = ["--launch", "0", "--node", "1", "--rank", "3", "--", "echo", "a  b", "$x"]
+    assert called == ["shell", str(tmp_path / "a b"), *beside]
 
 
 hostile = st.text(alphabet=st.characters(exclude_categories=("Cs", "Cc")), min_size=1).filter(str.strip)
