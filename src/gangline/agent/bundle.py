@@ -23,9 +23,11 @@ from gangline.rundir.files import write_bytes
 __all__ = ["build", "bundle_name", "render_bundle"]
 
 PARTS = ("__init__.py", "ray.py", "domain", "rundir", "training", "agent", "bridge")
-_MAIN = """import sys
+_MAIN = """import gc
+import sys
 
 if __name__ == "__main__":
+    gc.set_threshold(50_000)  # what imports make is no garbage, and looking for it would take a tenth of the start
     if sys.argv[1:2] == ["bridge"]:
         from gangline.bridge.serve import main
     else:

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from gangline.cli.describe import exit_code_of, num_ranks
 from gangline.cli.failure import EXIT_INTERRUPTED
-from gangline.cli.follow import Following, follow_run, say_detached, say_end
 from gangline.cli.options import echo_json, echo_lines
 from gangline.cli.submitted import render_submitted
 from gangline.cli.terminal import Terminal, say
-from gangline.cli.wait import wait_until_over
 from gangline.domain.errors import InvalidRequest
 from gangline.wire.views import RunDetail
 
@@ -65,6 +63,8 @@ def _follow(client: Client, run: RunDetail, *, as_json: bool) -> int:
         say(json.dumps({"run": run}))
     else:
         say("\n".join(render_submitted(run, Terminal.from_stream(sys.stderr))), err=True)
+    from gangline.cli.follow import Following, follow_run  # noqa: PLC0415 - imported while the run starts
+
     ranks = [0] if num_ranks(run) > _MOST_FOLLOWED else None
     if ranks and not as_json:
         say(f"Following rank 0 of {num_ranks(run)}; gangline logs {run['id']} --all-ranks has all.", err=True)
@@ -73,6 +73,9 @@ def _follow(client: Client, run: RunDetail, *, as_json: bool) -> int:
 
 
 def _wait(client: Client, run: RunDetail, *, as_json: bool) -> int:
+    from gangline.cli.follow import say_detached, say_end  # noqa: PLC0415 - as above
+    from gangline.cli.wait import wait_until_over  # noqa: PLC0415 - as above
+
     try:
         ended = wait_until_over(client, run["id"])
     except KeyboardInterrupt:

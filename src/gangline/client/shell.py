@@ -9,7 +9,6 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gangline.domain.errors import SpecInvalid
@@ -54,7 +53,9 @@ INHERITED = (
     "SSL_CERT_DIR",
     "REQUESTS_CA_BUNDLE",
 )
-"""Names and patterns of variables that a run on the local pool has from its shell."""
+"""Names of variables that a run on the local pool has from its shell; `*` at the end: all that begin so."""
+_NAMES = frozenset(INHERITED)
+_BEGINNINGS = tuple(name.removesuffix("*") for name in INHERITED if name.endswith("*"))
 _SECRET_WORDS = ("TOKEN", "KEY", "SECRET", "PASSW", "CREDENTIAL")
 _TOOL_RECEIPTS = ("uv-receipt.toml", "pipx_metadata.json")
 """Files that mark an environment which holds one tool and no one's training code."""
@@ -65,7 +66,7 @@ def inherited_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environ.items()
-        if any(fnmatchcase(name, pattern) for pattern in INHERITED) and not _is_secret(name, value)
+        if (name in _NAMES or name.startswith(_BEGINNINGS)) and not _is_secret(name, value)
     }
 
 

@@ -50,6 +50,12 @@ def test_the_client_needs_no_pydantic():
     assert done.stdout.split() == ["False", "False"]
 
 
+def test_what_follows_a_run_is_imported_once_it_is_queued():
+    code = "import sys, gangline.cli.submit; print('gangline.cli.follow' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_a_submit_waits_for_nothing_that_it_does_not_use():
     unused = ["pool", "gang", "signatures", "redact"]
     code = f"""
