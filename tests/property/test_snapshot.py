@@ -1,4 +1,4 @@
-"""Random trees come back byte for byte."""
+"""Random trees come back byte for byte, with the modes of files and folders."""
 # ruff: noqa: PTH101, PTH103, PTH115, PTH123, PTH211
 # Names are bytes here, which pathlib does not take.
 
@@ -22,18 +22,21 @@ NAME = st.binary(min_size=1, max_size=12).filter(
 )
 FILE = st.tuples(st.just("file"), st.binary(max_size=64), st.sampled_from([0o644, 0o600, 0o755, 0o444]))
 LINK = st.tuples(st.just("link"), NAME)
-TREE = st.recursive(
-    st.dictionaries(NAME, FILE | LINK, max_size=4),
-    lambda inner: st.dictionaries(NAME, FILE | LINK | inner, max_size=4),
-    max_leaves=12,
-)
+FOLDER_MODES = st.sampled_from([0o755, 0o700, 0o750, 0o777])
 
 
-def build(folder: bytes, tree: dict) -> None:
+def folders(inside: st.SearchStrategy) -> st.SearchStrategy:
+    return st.tuples(st.dictionaries(NAME, inside, max_size=4), FOLDER_MODES)
+
+
+TREE = st.recursive(folders(FILE | LINK), lambda inner: folders(FILE | LINK | inner), max_leaves=12)
+
+
+def build(folder: bytes, tree: tuple) -> None:
     os.makedirs(folder)
-    for name, node in tree.items():
+    for name, node in tree[0].items():
         path = folder + b"/" + name
-        if isinstance(node, dict):
+        if isinstance(node[0], dict):
             build(path, node)
         elif node[0] == "link":
             os.symlink(node[1], path)
@@ -41,6 +44,7 @@ def build(folder: bytes, tree: dict) -> None:
             with open(path, "wb") as file:
                 file.write(node[1])
             os.chmod(path, node[2])
+    os.chmod(folder, tree[1])
 
 
 def read(folder: bytes) -> dict:
@@ -49,7 +53,7 @@ def read(folder: bytes) -> dict:
         if entry.is_symlink():
             found[entry.name] = ("link", os.readlink(entry.path))
         elif entry.is_dir():
-            found[entry.name] = read(entry.path)
+            found[entry.name] = (read(entry.path), entry.stat().st_mode & 0o777)
         else:
             with open(entry.path, "rb") as file:
                 found[entry.name] = ("file", file.read(), entry.stat().st_mode & 0o777)
@@ -58,7 +62,7 @@ def read(folder: bytes) -> dict:
 
 @settings(max_examples=150, deadline=None)
 @given(TREE)
-def test_pack_json_restore(tree: dict) -> None:
+def test_pack_json_restore(tree: tuple) -> None:
     with tempfile.TemporaryDirectory() as name:
         base = Path(os.path.realpath(name))
         build(os.fsencode(base / "project"), tree)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gangline.agent.source import text_of
+from gangline.agent.source import folders_of, text_of
 from gangline.rundir.files import Unreadable, read_json
 from gangline.rundir.layout import RunDir
 
@@ -82,17 +82,17 @@ def _names(folder: Path) -> list[str]:
 
 
 def _fill(root: Path, entries: Sequence[Mapping[str, Any]], objects: Path) -> None:
-    paths = [(os.path.join(root, text_of(entry, "path")), entry) for entry in entries]  # noqa: PTH118 - there may be many
-    folders = {path if entry["kind"] == "dir" else os.path.dirname(path) for path, entry in paths}  # noqa: PTH120
+    named = [(text_of(entry, "path"), entry) for entry in entries]
+    folders = folders_of(named)
     for folder in sorted(folders):
-        os.makedirs(folder, exist_ok=True)  # noqa: PTH103 - the same
+        os.makedirs(os.path.join(root, folder), mode=0o700, exist_ok=True)  # noqa: PTH103, PTH118 - there may be many
+    paths = [(os.path.join(root, path), entry) for path, entry in named]  # noqa: PTH118 - the same
     _copy_all([(path, entry) for path, entry in paths if entry["kind"] == "file"], objects)
     for path, entry in paths:
         if entry["kind"] == "link":
             os.symlink(text_of(entry, "target"), path)  # noqa: PTH211 - Path() would tidy it
-    for path, entry in paths:
-        if entry["kind"] == "dir":
-            os.chmod(path, entry["mode"])  # noqa: PTH101 - the same
+    for folder, mode in sorted(folders.items(), reverse=True):  # what is inside first: the mode may forbid it then
+        os.chmod(os.path.join(root, folder), mode)  # noqa: PTH101, PTH118 - the same
 
 
 def _copy_all(files: Sequence[tuple[str, Mapping[str, Any]]], objects: Path) -> None:

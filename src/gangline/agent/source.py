@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,12 @@ from gangline.agent.changes import ChangeWatch
 from gangline.rundir.files import Unreadable, read_json
 from gangline.rundir.layout import RunDir
 
-__all__ = ["Looked", "SourceTree", "text_of"]
+__all__ = ["Looked", "SourceTree", "folders_of", "text_of"]
 
 _BLOCK_BYTES = 1 << 20
 _MOST_NAMED = 5
+_FOLDER_MODE = 0o755
+"""As `gangline.snapshot.manifest.FOLDER_MODE`; a test holds them equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +94,14 @@ class SourceTree:
         return not self._is_trusted or touched is None or not touched.isdisjoint(self._paths)
 
     def _entries(self) -> list[tuple[str, Mapping[str, Any]]]:
+        """What the tree holds; folders at the end, as what is put into one may need another mode."""
         raw = read_json(self._run.code_manifest) or {"files": []}
-        return [(text_of(entry, "path"), entry) for entry in raw["files"]]
+        entries = [(text_of(entry, "path"), entry) for entry in raw["files"]]
+        folders = sorted(folders_of(entries).items(), reverse=True)
+        return [
+            *((path, entry) for path, entry in entries if entry["kind"] != "dir"),
+            *((path, {"kind": "dir", "mode": mode}) for path, mode in folders),
+        ]
 
     def _look_at_all(self, attempt: int) -> Looked:
         """Everything that has changed by its times since the tree was last right is compared by content."""
@@ -128,6 +136,17 @@ def text_of(entry: Mapping[str, Any], key: str) -> str:
     return str(entry[key]) if key in entry else os.fsdecode(bytes.fromhex(entry[f"{key}_hex"]))
 
 
+def folders_of(entries: Iterable[tuple[str, Mapping[str, Any]]]) -> dict[str, int]:
+    """Every folder of a tree, with its mode; a manifest lists those that are empty or have one of their own."""
+    folders: dict[str, int] = {}
+    for path, entry in entries:
+        if entry["kind"] == "dir":
+            folders[path] = entry["mode"]
+        for parent in _parents(path):
+            folders.setdefault(parent, _FOLDER_MODE)
+    return folders
+
+
 def _parents(path: str) -> Iterator[str]:
     parts = path.split("/")
     return ("/".join(parts[:end]) for end in range(1, len(parts)))
@@ -145,7 +164,7 @@ def _is_as_before(path: str, entry: Mapping[str, Any], since_ns: int) -> bool:
     if entry["kind"] == "link":
         return stat.S_ISLNK(found.st_mode) and found.st_ctime_ns < since_ns
     if entry["kind"] == "dir":
-        return stat.S_ISDIR(found.st_mode)
+        return stat.S_ISDIR(found.st_mode) and stat.S_IMODE(found.st_mode) & 0o777 == entry["mode"]
     return stat.S_ISREG(found.st_mode) and found.st_size == entry["size"] and found.st_ctime_ns < since_ns
 
 
@@ -160,8 +179,10 @@ def _put_right(repair: _Repair, path: str, entry: Mapping[str, Any]) -> None:
             repair.restored.append(path)
         return
     if entry["kind"] == "dir":
-        _set_aside(repair, path)
-        target.mkdir(mode=entry["mode"], exist_ok=True)
+        if not _is_folder(target):
+            _set_aside(repair, path)
+            target.mkdir()
+        target.chmod(entry["mode"])
         repair.restored.append(path)
         return
     if not _holds(target, entry):
@@ -173,10 +194,12 @@ def _put_right(repair: _Repair, path: str, entry: Mapping[str, Any]) -> None:
 
 
 def _make_parents(repair: _Repair, path: str) -> None:
-    """Folders above a path that are folders; a link in their place would lead out of the tree."""
+    """Folders above a path that are folders, and can be written; a link in their place would lead out of the tree."""
     for parent in _parents(path):
         folder = repair.code / parent
-        if not folder.is_symlink() and folder.is_dir():
+        if _is_folder(folder):
+            if not os.access(folder, os.W_OK | os.X_OK):
+                folder.chmod(stat.S_IRWXU)  # its own mode comes back last
             continue
         _set_aside(repair, parent)
         folder.mkdir()

@@ -16,9 +16,21 @@ from typing import Any, Literal, get_args
 
 from gangline.domain.errors import SnapshotRefused
 
-__all__ = ["MANIFEST_VERSION", "CodeInfo", "Excluded", "FileEntry", "Kind", "Manifest", "is_digest", "printable"]
+__all__ = [
+    "FOLDER_MODE",
+    "MANIFEST_VERSION",
+    "CodeInfo",
+    "Excluded",
+    "FileEntry",
+    "Kind",
+    "Manifest",
+    "is_digest",
+    "printable",
+]
 
 MANIFEST_VERSION = 1
+FOLDER_MODE = 0o755
+"""Of a folder that is not listed."""
 Kind = Literal["file", "link", "dir"]
 _KINDS = frozenset(get_args(Kind))
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -38,7 +50,7 @@ def printable(path: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """One thing in the tree. Folders appear only where they are empty."""
+    """One thing in the tree. Folders appear only where they are empty, or their mode is not `FOLDER_MODE`."""
 
     path: str
     kind: Kind
@@ -227,7 +239,7 @@ def _check_entries(files: tuple[FileEntry, ...]) -> None:
         kinds[entry.path] = entry.kind
     parents = {parent for entry in files if (parent := entry.path.rpartition("/")[0])}
     for path in sorted(parents):
-        if any(part in kinds for part in _prefixes(path)):
+        if any(kinds.get(part, "dir") != "dir" for part in _prefixes(path)):
             raise _refused(path, "something is listed below it, but it is not a plain folder")
     links = {entry.path: entry.target for entry in files if entry.target is not None}
     for path, target in links.items():

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gangline.domain.errors import Conflict, SnapshotRefused
-from gangline.snapshot.manifest import FileEntry, Manifest, printable
+from gangline.snapshot.manifest import FOLDER_MODE, FileEntry, Manifest, printable
 from gangline.snapshot.objects import ObjectStore, read_chunks
 
 __all__ = ["restore"]
@@ -37,14 +37,13 @@ def restore(manifest: Manifest, objects: ObjectStore, dest: Path) -> Path:
     _refuse_occupied(dest)
     dest.parent.mkdir(parents=True, exist_ok=True)
     with _private_folder(dest) as private:
-        _make_folders(manifest.files, private)
+        folders = _make_folders(manifest.files, private)
         _write_files([entry for entry in manifest.files if entry.kind == "file"], objects, private)
         for entry in manifest.files:
             if entry.kind == "link":
                 os.symlink(entry.target or "", _inside(private, entry.path))  # noqa: PTH211 - Path() would tidy it
-        for entry in manifest.files:
-            if entry.kind == "dir":
-                os.chmod(_inside(private, entry.path), entry.mode)  # noqa: PTH101
+        for folder, mode in sorted(folders.items(), reverse=True):  # what is inside first: the mode may forbid it then
+            os.chmod(_inside(private, folder), mode)  # noqa: PTH101
         try:
             private.rename(dest)
         except OSError as error:
@@ -91,10 +90,17 @@ def _remove_abandoned(parent: Path, prefix: str) -> None:
             os.close(held)
 
 
-def _make_folders(entries: Sequence[FileEntry], private: Path) -> None:
-    folders = {entry.path if entry.kind == "dir" else os.path.dirname(entry.path) for entry in entries}  # noqa: PTH120
+def _make_folders(entries: Sequence[FileEntry], private: Path) -> dict[str, int]:
+    """Make every folder of the tree; the modes that they are to have, whatever this process would give them."""
+    folders = {entry.path: entry.mode for entry in entries if entry.kind == "dir"}
+    for entry in entries:
+        parent = entry.path.rpartition("/")[0]
+        while parent and parent not in folders:
+            folders[parent] = FOLDER_MODE
+            parent = parent.rpartition("/")[0]
     for folder in sorted(folders):
-        os.makedirs(_inside(private, folder), exist_ok=True)  # noqa: PTH103
+        os.makedirs(_inside(private, folder), mode=0o700, exist_ok=True)  # noqa: PTH103
+    return folders
 
 
 def _write_files(entries: Sequence[FileEntry], objects: ObjectStore, private: Path) -> None:

@@ -26,7 +26,7 @@ from gangline.snapshot.ignore import (
     checkpoint_names,
 )
 from gangline.snapshot.links import decide_link
-from gangline.snapshot.manifest import Excluded, Kind, printable
+from gangline.snapshot.manifest import FOLDER_MODE, Excluded, Kind, printable
 from gangline.snapshot.root import find_git_top
 from gangline.snapshot.tally import LeftOut, count_folder, summarise
 
@@ -98,6 +98,9 @@ class _Walk:
     untracked: list[str] = field(default_factory=list)
     found: list[Found] = field(default_factory=list)
     folders: dict[str, os.stat_result] = field(default_factory=dict)
+    """Those that are kept also where nothing is in them."""
+    passed: dict[str, os.stat_result] = field(default_factory=dict)
+    """Those that are kept only for what is taken from them."""
     left_out: list[LeftOut] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     todo: list[_Folder] = field(default_factory=list)
@@ -109,7 +112,7 @@ class _Walk:
         self.todo.append(_Folder(path="", by_git=status is not None))
         while self.todo:
             self._visit_or_refuse(self.todo.pop())
-        self._add_empty_folders()
+        self._add_folders()
         taken = {item.path for item in self.found}
         for pattern in self.include.unmatched(taken):
             self._miss(pattern)
@@ -140,7 +143,7 @@ class _Walk:
             folder = _Folder(path=folder.path, by_git=self._ask_git(folder.path, top) is not None)
         if saved := checkpoint_names(Path(where), names):
             folder = replace(folder, saved=saved)
-            self.folders.pop(folder.path, None)  # where nothing else is in it, it is not kept as an empty folder
+            self._keep_if_filled(folder.path)
         if GANGLINEIGNORE in names:
             self.own.load(folder.path, Path(where, GANGLINEIGNORE))
         if GITIGNORE in names and not folder.by_git:
@@ -189,6 +192,7 @@ class _Walk:
     def _leave_out(self, path: str, entry: os.DirEntry[str], rule: str, *, is_dir: bool) -> None:
         built_in = rule.startswith("built-in")
         if is_dir and self.include.may_lie_in(path, built_in=built_in):
+            self.passed[path] = entry.stat(follow_symlinks=False)
             self.todo.append(_Folder(path=path, rule=rule))
         elif is_dir:
             counted = None if built_in else count_folder(Path(entry.path), self.budget)
@@ -224,15 +228,26 @@ class _Walk:
         else:
             self.found.append(Found(path=path, where=fate.copy, kind="file", stat=Path(fate.copy).stat()))
 
-    def _add_empty_folders(self) -> None:
+    def _keep_if_filled(self, path: str) -> None:
+        if path in self.folders:
+            self.passed[path] = self.folders.pop(path)
+
+    def _add_folders(self) -> None:
+        """Those that are empty, and those with a mode of their own."""
         parents: set[str] = set()
         for item in self.found:
             _add_parents(parents, item.path)
         for path in sorted(self.folders, key=lambda folder: -folder.count("/")):
             if path not in parents:
-                where = posixpath.join(self.root, path)
-                self.found.append(Found(path=path, where=where, kind="dir", stat=self.folders[path]))
+                self._add_folder(path, self.folders[path])
                 _add_parents(parents, path)
+        for path in sorted(parents):
+            status = self.folders.get(path) or self.passed[path]
+            if stat.S_IMODE(status.st_mode) & 0o777 != FOLDER_MODE:
+                self._add_folder(path, status)
+
+    def _add_folder(self, path: str, status: os.stat_result) -> None:
+        self.found.append(Found(path=path, where=posixpath.join(self.root, path), kind="dir", stat=status))
 
     def _ask_git(self, path: str, top: Path) -> GitStatus | None:
         """Learn what git ignores below a folder of the tree; None: git does not answer for it."""

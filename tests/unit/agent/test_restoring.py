@@ -8,9 +8,10 @@ import threading
 import pytest
 
 from gangline.agent.restoring import await_tree, restore_tree
-from gangline.agent.source import SourceTree
+from gangline.agent.source import SourceTree, folders_of
 from gangline.rundir.files import write_json
 from gangline.rundir.layout import RunDir
+from gangline.snapshot.manifest import FOLDER_MODE
 from gangline.snapshot.objects import ObjectStore
 from gangline.snapshot.pack import pack
 
@@ -29,6 +30,8 @@ def project(tmp_path):
     (project / ODD).write_bytes(b"\0\xff")
     (project / "pkg" / "deep" / "model.bin").write_bytes(os.urandom(3_000_001))
     (project / "pkg" / "link.py").symlink_to("../train.py")
+    (project / "pkg" / "deep").chmod(0o500)
+    (project / "pkg").chmod(0o700)
     return project
 
 
@@ -53,10 +56,24 @@ def everything(folder):
     for path in folder.rglob("*"):
         mode = path.lstat().st_mode
         if path.is_dir():
-            found[path.relative_to(folder)] = None if any(path.iterdir()) else mode
+            found[path.relative_to(folder)] = mode
         else:
             found[path.relative_to(folder)] = (mode, str(path.readlink()) if path.is_symlink() else path.read_bytes())
     return found
+
+
+def test_folders_that_no_manifest_lists_have_the_mode_that_the_snapshot_takes_for_granted():
+    assert folders_of([("a/b", {"kind": "file"})]) == {"a": FOLDER_MODE}
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o002])
+def test_modes_are_those_of_the_project_whoever_restores(run, objects, project, umask):
+    old = os.umask(umask)
+    try:
+        assert restore_tree(run, objects) == ""
+    finally:
+        os.umask(old)
+    assert everything(run.code) == everything(project)
 
 
 @pytest.mark.parametrize("shares", [True, False])

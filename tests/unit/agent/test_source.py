@@ -23,6 +23,8 @@ def run(tmp_path):
     project = tmp_path / "project"
     (project / "pkg" / "deep").mkdir(parents=True)
     (project / "empty").mkdir()
+    (project / "private").mkdir(mode=0o700)
+    (project / "private" / "key.py").write_text("")
     (project / "train.py").write_text("print('as submitted')\n")
     (project / "tool.sh").write_text("#!/bin/sh\n")
     (project / "tool.sh").chmod(0o755)
@@ -100,6 +102,10 @@ def rewrite_with_its_times(code):
         (lambda code: (code / "tool.sh").chmod(0o644), ["tool.sh"]),
         (lambda code: shutil.rmtree(code / "pkg"), ["pkg/deep/model.py"]),
         (lambda code: (code / "empty").rmdir(), ["empty"]),
+        (lambda code: (code / "empty").chmod(0o700), ["empty"]),
+        (lambda code: (code / "pkg").chmod(0o700), ["pkg"]),
+        (lambda code: (code / "private").chmod(0o755), ["private"]),
+        (lambda code: shutil.rmtree(code / "private"), ["private/key.py", "private"]),
         (lambda code: (code / "link.py").unlink(), ["link.py"]),
         (lambda code: ((code / "link.py").unlink(), (code / "link.py").write_text("x")), ["link.py"]),
         (replace_by_folder, ["train.py"]),

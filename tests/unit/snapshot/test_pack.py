@@ -64,6 +64,18 @@ def test_empty_folders_are_kept_and_full_ones_follow_from_their_files(project, p
     assert result.manifest.find("out/logs").kind == "dir"
 
 
+def test_folders_with_a_mode_of_their_own_are_listed(project, packed) -> None:
+    for name, mode in {"plain": 0o755, "mine": 0o700, "shared": 0o775, "ignored": 0o711, "sticky": 0o1755}.items():
+        (project / name).mkdir()
+        (project / name / "file").touch()
+        (project / name).chmod(mode)
+    (project / ".gitignore").write_text("ignored/\n")
+    found = packed(project, include=["ignored/file"]).manifest
+    modes = {entry.path: entry.mode for entry in found.files if entry.kind == "dir"}
+    assert modes == {"mine": 0o700, "shared": 0o775, "ignored": 0o711}
+    assert found.num_files == 6
+
+
 def test_odd_names(project, packed) -> None:
     for name in ["with\nnewline", "with space", "quo'te\"s", "émoji 🐕", "-dash", "back\\slash", "*"]:
         write(project, name)

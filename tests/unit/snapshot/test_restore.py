@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ def store(tmp_path) -> ObjectStore:
 
 @pytest.fixture
 def stored(project, packed, store):
-    (project / "src").mkdir()
+    (project / "src/inner").mkdir(parents=True)
+    (project / "src/inner/model.py").write_text("")
+    (project / "src/inner").chmod(0o500)
+    (project / "src").chmod(0o700)
     (project / "src/train.py").write_text("print(1)\n")
     (project / "run.sh").write_text("x")
     (project / "run.sh").chmod(0o750)
@@ -34,7 +38,7 @@ def tree_of(folder: Path) -> dict[str, tuple]:
     for path in sorted(folder.rglob("*")):
         status = path.lstat()
         content = str(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else None
-        mode = None if path.is_symlink() or (path.is_dir() and any(path.iterdir())) else status.st_mode
+        mode = None if path.is_symlink() else status.st_mode
         found[str(path.relative_to(folder))] = (mode, content)
     return found
 
@@ -43,6 +47,16 @@ def test_byte_for_byte(stored, store, project, tmp_path) -> None:
     dest = restore(stored, store, tmp_path / "deep/copy")
     assert tree_of(dest) == tree_of(project)
     assert sorted(path.name for path in dest.parent.iterdir()) == ["copy"]
+
+
+@pytest.mark.parametrize("umask", [0o077, 0o002])
+def test_modes_are_those_of_the_project_whoever_restores(stored, store, project, tmp_path, umask) -> None:
+    old = os.umask(umask)
+    try:
+        dest = restore(stored, store, tmp_path / "copy")
+    finally:
+        os.umask(old)
+    assert tree_of(dest) == tree_of(project)
 
 
 def test_what_runs_is_what_was_submitted(stored, store, project, tmp_path) -> None:
