@@ -38,6 +38,32 @@ def test_a_gang_trains_over_the_bastion(laptop: Laptop):
     eventually("the job to end", lambda: set(laptop.jobs(run).values()) <= {"COMPLETED"})
 
 
+OLD = """#!/bin/bash
+#SBATCH --job-name="nightly"
+#SBATCH -N 2
+#SBATCH --ntasks-per-node=2
+srun bash -c 'echo "task $SLURM_PROCID of $SLURM_NTASKS on $(hostname)"
+until [ -e "$GANGLINE_RUN_DIR/go" ]; do sleep 0.1; done'
+"""
+
+
+def test_an_existing_script_is_shown_with_what_slurm_has_given_it(laptop: Laptop):
+    (laptop.folder / "old.sbatch").write_text(OLD)
+    told = laptop.gangline("submit", "--pool", "lab", "--detach", "--sbatch", "old.sbatch")
+    run = told.split()[0]
+    assert "old.sbatch as it asks in pool lab" in told
+    for task in range(4):
+        laptop.logged(run, f"task {task} of 4 on node")
+    laptop.until(run, "running")
+    shown = laptop.gangline("show", run, "--full")
+    assert "2 nodes, 4 tasks" in shown
+    assert "node01, node02" in shown
+    assert "2 nodes" in laptop.gangline("ps")
+    laptop.go(run)
+    laptop.until(run, "succeeded")
+    assert "2 nodes, 4 tasks" in laptop.gangline("show", run)
+
+
 def test_the_rank_that_failed_is_named(laptop: Laptop):
     script = HOLD + "\nif rank == '1': sys.exit(7)\ntime.sleep(600)\n"
     run = laptop.submit(script, "--nodes", "2", "--procs-per-node", "1")

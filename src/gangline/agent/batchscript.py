@@ -6,6 +6,7 @@ it starts would take for its own.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shlex
@@ -20,6 +21,7 @@ __all__ = [
     "expand_pattern",
     "find_script_fault",
     "link_logs",
+    "read_job_shape",
     "render_batch_argv",
     "render_batch_environment",
     "script_folder",
@@ -28,6 +30,9 @@ __all__ = [
 _INNER = ("GANGLINE_", "TORCHELASTIC_")
 _PATTERN = re.compile(r"%(\d*)([%A-Za-z])")
 _DEFAULT_SHELL = ("/bin/sh",)
+_LISTED = re.compile(r"((?:[^,\[\]]|\[[^\]]*\])+)(?:,|$)")
+_PART = re.compile(r"\[([^\]]*)\]|([^\[\]]+)")
+_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 def script_folder(batch: Mapping[str, str], workdir: Path) -> Path:
@@ -71,6 +76,34 @@ def render_batch_environment(
     if launch.batch and launch.batch.get("name"):
         env["SLURM_JOB_NAME"] = launch.batch["name"]
     return env
+
+
+def read_job_shape(env: Mapping[str, str]) -> dict[str, object]:
+    """The machines and the number of tasks that the scheduler has given the job; {} where it does not say."""
+    machines = _expand_hosts(env.get("SLURM_JOB_NODELIST", ""))
+    if not machines:
+        return {}
+    each = [int(one[1]) * int(one[2] or 1) for one in _TASKS.finditer(env.get("SLURM_TASKS_PER_NODE", ""))]
+    asked = env.get("SLURM_NTASKS", "")
+    return {"machines": machines, "tasks": int(asked) if asked.isdigit() else sum(each) or len(machines)}
+
+
+def _expand_hosts(text: str) -> list[str]:
+    """`n[01-03,7],head` as names."""
+    found = []
+    for listed in _LISTED.finditer(text):
+        parts = [_expand_range(one[1]) if one[1] is not None else [one[2]] for one in _PART.finditer(listed[1])]
+        found += ["".join(words) for words in itertools.product(*parts)]
+    return found
+
+
+def _expand_range(text: str) -> list[str]:
+    numbers = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        is_range = first.isdigit() and last.isdigit()
+        numbers += [str(at).zfill(len(first)) for at in range(int(first), int(last) + 1)] if is_range else [part]
+    return numbers
 
 
 def expand_pattern(pattern: str, env: Mapping[str, str]) -> str:

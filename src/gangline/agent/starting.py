@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gangline.agent.addresses import probe_address
-from gangline.agent.batchscript import find_script_fault, link_logs, render_batch_argv, script_folder
+from gangline.agent.batchscript import find_script_fault, link_logs, read_job_shape, render_batch_argv, script_folder
 from gangline.agent.choose import ReasonedStarter
 from gangline.agent.commandline import write_notebook_script
 from gangline.agent.environ import AttemptTerms
@@ -95,8 +96,9 @@ class RankStarting:
     def _note_start(self, order: Mapping[str, Any]) -> None:
         keys = ("attempt", "nodes", "master_addr", "master_port", "resume", "resume_step", "fresh")
         told = {key: order[key] for key in keys}
-        launch = self._site.launch.launch
-        self._journal.write("attempt_started", launch=launch, start_mode=self._starter.mode, **told)
+        launch = self._site.launch
+        job = read_job_shape(os.environ) if launch.batch is not None else {}
+        self._journal.write("attempt_started", launch=launch.launch, start_mode=self._starter.mode, **told, **job)
 
     def _render_rank(self, rank: int, terms: AttemptTerms) -> RankStart:
         launch, folder = self._site.launch, self._site.run.attempt(terms.attempt)

@@ -24,6 +24,7 @@ __all__ = [
     "explain",
     "is_over",
     "num_ranks",
+    "script_nodes",
     "smaller_gang",
 ]
 
@@ -63,8 +64,19 @@ def smaller_gang(run: RunSummary) -> int | None:
     return None if waits or nodes is None or nodes >= run["nodes"] else nodes
 
 
+def script_nodes(run: RunSummary) -> int | None:
+    """Nodes that the scheduler has given an existing batch script, which looks after them itself; None: not so."""
+    nodes = run["attempt_nodes"]
+    return nodes if nodes is not None and nodes > run["nodes"] else None
+
+
 def describe_gang(run: RunSummary) -> str:
-    """`2x2`: nodes by ranks on each, with accelerators where there are any; `2/4x2` where two of four nodes run."""
+    """`2x2`: nodes by ranks on each, with accelerators where there are any; `2/4x2` where two of four nodes run.
+
+    `4 nodes` of an existing batch script, whose tasks are its own business.
+    """
+    if (nodes := script_nodes(run)) is not None:
+        return f"{nodes} nodes"
     smaller = smaller_gang(run)
     gang = f"{'' if smaller is None else f'{smaller}/'}{run['nodes']}x{run['procs_per_node']}"
     return f"{gang} {run['gpus_per_node']}gpu" if run["gpus_per_node"] else gang
@@ -91,6 +103,8 @@ def explain(run: RunSummary, now: float) -> str:
 
 def _name_ranks(run: RunSummary) -> str:
     """`All 8 ranks`, or `The 4 ranks of 2 of 4 nodes`."""
+    if (nodes := script_nodes(run)) is not None:
+        return f"The script and its tasks on {nodes} nodes"
     smaller = smaller_gang(run)
     if smaller is None:
         return f"All {num_ranks(run)} ranks"

@@ -28,6 +28,8 @@ def render_submitted(run: RunDetail, terminal: Terminal) -> list[str]:
     """The run's id, what was packed and what was left out by which rule, and what to do next."""
     gang = f"{render_count(run['nodes'], 'node')} x {render_count(run['procs_per_node'], 'rank')}"
     total = f" = {num_ranks(run)} ranks" if run["nodes"] > 1 else ""
+    if (script := (run["spec"].get("slurm") or {}).get("script")) is not None:
+        gang, total = f"{visible(script)} as it asks", ""
     head = f"{terminal.heading(run['id'])} {run['phase']}: {gang}{total} in pool {visible(run['pool'])}"
     code = describe_code(run["code"]) if run["code"] else []
     commands = next_commands(run)

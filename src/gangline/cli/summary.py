@@ -231,7 +231,8 @@ def _origin(run: RunDetail, terminal: Terminal) -> str:
 
 def _gang(run: RunDetail, terminal: Terminal) -> str:
     parts = [
-        f"{render_count(run['nodes'], 'node')} x {render_count(run['procs_per_node'], 'rank')}"
+        _script_job(run)
+        or f"{render_count(run['nodes'], 'node')} x {render_count(run['procs_per_node'], 'rank')}"
         + (f" = {num_ranks(run)} ranks" if run["nodes"] > 1 else ""),
         *_smaller(run),
         f"{render_count(run['gpus_per_node'], 'accelerator')} a node" if run["gpus_per_node"] else "no accelerators",
@@ -239,6 +240,18 @@ def _gang(run: RunDetail, terminal: Terminal) -> str:
         f"strategy {visible(str(run['spec'].get('strategy', '-')))}",
     ]
     return terminal.dot.join(parts)
+
+
+def _script_job(run: RunDetail) -> str:
+    """What an existing batch script has been given, or else asks for; "" of other runs."""
+    asked = (run["spec"].get("slurm") or {}).get("directives") or {}
+    given = [node for attempt in run["attempts"][-1:] for node in attempt["nodes"] if node["machines"]]
+    if given:
+        return f"{render_count(len(given[0]['machines']), 'node')}, {render_count(given[0]['tasks'] or 0, 'task')}"
+    if not (run["spec"].get("slurm") or {}).get("script"):
+        return ""
+    told = [f"--{name}={visible(asked[name])}" for name in ("nodes", "ntasks", "ntasks-per-node") if asked.get(name)]
+    return f"as its script asks: {' '.join(told) or '1 node'}"
 
 
 def _smaller(run: RunDetail) -> list[str]:
@@ -404,7 +417,8 @@ def _environment_facts(environment: Mapping[str, Any]) -> list[str]:
 def _hosts(run: RunDetail) -> str:
     if not run["attempts"]:
         return ""
-    hosts = dict.fromkeys(node["host"] for node in run["attempts"][-1]["nodes"] if node["host"])
+    nodes = run["attempts"][-1]["nodes"]
+    hosts = dict.fromkeys(host for node in nodes for host in node["machines"] or [node["host"]] if host)
     return ", ".join(map(visible, hosts))
 
 

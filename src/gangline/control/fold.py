@@ -14,7 +14,15 @@ from typing import Any, TypeVar
 from gangline.domain.signals import signal_name
 from gangline.store.rows import AttemptRow, CheckpointRow, NewEvent, Points
 
-__all__ = ["MetricsFold", "apply_result", "fold_journal", "fold_metrics", "journal_events", "result_event"]
+__all__ = [
+    "MetricsFold",
+    "apply_result",
+    "fold_journal",
+    "fold_metrics",
+    "journal_events",
+    "num_machines",
+    "result_event",
+]
 
 _INT64 = 1 << 63
 _RANK_KEYS = (
@@ -53,6 +61,7 @@ def fold_journal(attempt: AttemptRow, node: int, records: Iterable[Mapping[str, 
             nodes[node] = {**_node_view(node, nodes.get(node), record), "since": attempt.number}
         elif kind == "attempt_started" and node == 0:
             changes |= _started(record)
+            nodes[node] = {**nodes.get(node, _node_view(node, None, record)), **_job_of(record)}
         elif kind == "attempt_running":
             changes["running"] = _number(record.get("t"))
         elif kind in {"rank_started", "rank_exited"} and _is_whole(str(kind), record):
@@ -244,6 +253,19 @@ def _started(record: Mapping[str, Any]) -> dict[str, Any]:
         "resume_step": _integer(record.get("resume_step")),
         "start_mode": _text(record.get("start_mode")),
     }
+
+
+def num_machines(attempt: AttemptRow) -> int:
+    """Its nodes; of an existing batch script, those of its job."""
+    return max(len(attempt.nodes), *(len(node.get("machines") or ()) for node in attempt.nodes), 0)
+
+
+def _job_of(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What the scheduler has given an existing batch script, whose agent is on its first node alone."""
+    machines = record.get("machines")
+    if not isinstance(machines, list):
+        return {}
+    return {"machines": [str(one) for one in machines], "tasks": _integer(record.get("tasks"))}
 
 
 def _node_view(node: int, known: Mapping[str, Any] | None, record: Mapping[str, Any]) -> dict[str, Any]:

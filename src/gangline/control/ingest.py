@@ -20,6 +20,7 @@ from gangline.control.fold import (
     fold_journal,
     fold_metrics,
     journal_events,
+    num_machines,
     result_event,
 )
 from gangline.control.health import result_marks
@@ -279,7 +280,7 @@ def _batch(
         removed_checkpoints=fold.removed,
         points=list(fold.points.values()),
         attempt=None if newest is None else newest.number,
-        attempt_nodes=None if newest is None else len(newest.nodes),
+        attempt_nodes=None if newest is None else num_machines(newest),
         step=fold.step,
         total_steps=fold.total_steps,
         started=min(starts, default=None),

@@ -227,6 +227,8 @@ def _node_view(raw: Mapping[str, Any], folder: AttemptDir) -> NodeView:
         agent_pid=raw.get("agent_pid"),
         devices=list(raw.get("devices") or ()),
         environment=_environment(folder, raw["node"]),
+        machines=list(raw.get("machines") or ()),
+        tasks=raw.get("tasks"),
     )
 
 

@@ -60,7 +60,8 @@ class RunSummary(TypedDict):
     attempt: int | None
     """Number of the newest attempt; null before the first."""
     attempt_nodes: int | None
-    """Nodes of the newest attempt: fewer than `nodes` where an elastic gang runs with what there is."""
+    """Nodes of the newest attempt: fewer than `nodes` where an elastic gang runs with what there is, more where an
+    existing batch script was given them."""
     restarts: int
     exit_code: int | None
     """The run's outcome as `gangline` would exit with it; null while it is not over."""
@@ -141,6 +142,10 @@ class NodeView(TypedDict):
     devices: list[str]
     environment: dict[str, Any] | None
     """Interpreter, packages, drivers, devices; see docs/reference/run-directory.md."""
+    machines: list[str]
+    """Of an existing batch script, whose agent is on the first of them alone: all that its job has."""
+    tasks: int | None
+    """How many tasks the scheduler has given that job."""
 
 
 class AttemptView(TypedDict):

@@ -12,6 +12,7 @@ from gangline.agent.batchscript import (
     expand_pattern,
     find_script_fault,
     link_logs,
+    read_job_shape,
     render_batch_argv,
     render_batch_environment,
 )
@@ -69,3 +70,21 @@ def test_what_is_missing_is_told(script: Path) -> None:
     assert find_script_fault({"script": "old.sbatch"}, script) == ""
     assert "none.sbatch" in find_script_fault({"script": "none.sbatch"}, script)
     assert "/nowhere" in find_script_fault({"script": "old.sbatch", "chdir": "/nowhere"}, script)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tasks", "machines", "count"),
+    [
+        ("node01", {"SLURM_TASKS_PER_NODE": "4"}, ["node01"], 4),
+        ("node[01-02]", {"SLURM_TASKS_PER_NODE": "2(x2)"}, ["node01", "node02"], 4),
+        ("n[9-11,20],head", {"SLURM_TASKS_PER_NODE": "8(x3),1(x2)"}, ["n9", "n10", "n11", "n20", "head"], 26),
+        ("r[1-2]n[01-02]", {"SLURM_NTASKS": "3"}, ["r1n01", "r1n02", "r2n01", "r2n02"], 3),
+        ("gpu[a,b-c]x", {}, ["gpuax", "gpub-cx"], 2),
+    ],
+)
+def test_what_the_scheduler_gave_is_read(nodes: str, tasks: dict[str, str], machines: list[str], count: int) -> None:
+    assert read_job_shape({"SLURM_JOB_NODELIST": nodes, **tasks}) == {"machines": machines, "tasks": count}
+
+
+def test_elsewhere_it_has_no_shape() -> None:
+    assert read_job_shape({"SLURM_TASKS_PER_NODE": "2"}) == {}

@@ -83,8 +83,8 @@ def make_rank(rank: int, **changes: Any) -> dict[str, Any]:
 
 def make_node(node: int) -> dict[str, Any]:
     environment = {"python": "3.11.2", "packages": {"torch": "2.13.0", "numpy": "2.1.0"}}
-    host = f"gpu-{6 + node}"
-    return {"node": node, "host": host, "address": "", "agent_pid": 1, "devices": [], "environment": environment}
+    told = {"host": f"gpu-{6 + node}", "address": "", "agent_pid": 1, "devices": [], "machines": [], "tasks": None}
+    return {"node": node, **told, "environment": environment}
 
 
 def make_checkpoint(step: int, **changes: Any) -> dict[str, Any]:

@@ -112,3 +112,20 @@ def test_the_command_is_shown_without_its_secrets(make: Any) -> None:
     text = text_of(make.run(spec=spec), make)
     assert "k1" not in text
     assert "hunter22" not in text
+
+
+def test_of_an_existing_script_it_is_said_what_the_scheduler_gave_or_what_it_asks(make: Any):
+    slurm = {"script": "old.sbatch", "directives": {"nodes": "2", "ntasks-per-node": "8"}}
+    spec = {**make.run()["spec"], "slurm": slurm}
+    waits = make.run(
+        nodes=1, procs_per_node=1, spec=spec, attempts=[], attempt=None, attempt_nodes=None, phase="queued"
+    )
+    assert "as its script asks: --nodes=2 --ntasks-per-node=8" in text_of(waits, make)
+    node = {**make.attempt()["nodes"][0], "machines": ["a1", "a2"], "tasks": 16}
+    run = make.run(nodes=1, procs_per_node=1, spec=spec, attempts=[make.attempt(nodes=[node])], attempt_nodes=2)
+    assert "2 nodes, 16 tasks" in text_of(run, make)
+    assert "a1, a2" in text_of(run, make)
+    assert describe_gang(run) == "2 nodes"
+    assert explain({**run, "phase": "running", "message": ""}, 0.0).startswith(
+        "The script and its tasks on 2 nodes run,"
+    )

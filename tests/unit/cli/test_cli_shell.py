@@ -24,7 +24,7 @@ def rank(number: int, node: int, **keys: Any) -> dict[str, Any]:
 
 def make_live(make: Any, client: Any, **keys: Any) -> dict[str, Any]:
     nodes = [{"node": 0, "host": "n1.site.org"}, {"node": 1, "host": "n2"}]
-    plain = {"address": "", "agent_pid": 1, "devices": [], "environment": None}
+    plain = {"address": "", "agent_pid": 1, "devices": [], "environment": None, "machines": [], "tasks": None}
     attempt = make.attempt(
         outcome=None, ended=None, ranks=[rank(0, 0), rank(1, 1)], nodes=[{**plain, **node} for node in nodes]
     )

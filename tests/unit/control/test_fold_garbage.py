@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gangline.control.fold import fold_journal, journal_events
+from gangline.control.fold import fold_journal, journal_events, num_machines
 from gangline.store.rows import AttemptRow
 
 EXIT = {"kind": "rank_exited", "t": 5.0, "rank": 1, "exit_code": 1, "signal": None, "ended_by": "self"}
@@ -44,3 +44,14 @@ def test_a_rank_does_not_end_by_a_line_that_says_nothing():
     attempt = AttemptRow(number=0, launch=0)
     assert fold_journal(attempt, 0, [{"kind": "rank_exited", "rank": 0}]).ranks == []
     assert len(fold_journal(attempt, 0, [EXIT]).ranks) == 1
+
+
+def test_what_a_script_was_given_counts_as_its_nodes():
+    attempt = AttemptRow(number=0, launch=0)
+    agent = {"kind": "agent_started", "t": 1.0, "host": "a1", "pid": 7}
+    started = {"kind": "attempt_started", "t": 2.0, "launch": 0, "nodes": [0]}
+    plain = fold_journal(attempt, 0, [agent, started])
+    assert (num_machines(plain), num_machines(attempt)) == (1, 0)
+    script = fold_journal(attempt, 0, [agent, {**started, "machines": ["a1", "a2"], "tasks": 16}])
+    assert num_machines(script) == 2
+    assert (script.nodes[0]["host"], script.nodes[0]["machines"], script.nodes[0]["tasks"]) == ("a1", ["a1", "a2"], 16)
