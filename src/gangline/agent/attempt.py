@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Attempt", "Ending", "Hang", "RankRecord"]
 
+_LEFT_OTHERS = "ended with exit code 0 while the others wait for it"
 _TOLD_TOGETHER_S = 5.0
 _GOING_S = 3.0
 """How long the end of a process may be seen after others have lost it: it closes its files, frees its memory."""
@@ -132,6 +133,8 @@ class Hang:
     """Where each rank was that runs: `waiting in all_reduce (train.py:41)`."""
     blocked: bool = False
     """That rank waits in the kernel, for storage or a device of its node."""
+    left: bool = False
+    """That rank has ended with 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +327,9 @@ class Attempt:
         known = None if hang.rank is None else self.ranks.get(hang.rank)
         if known is None:
             return None
+        if hang.left:
+            left = {"type": "LeftEarly", "message": _LEFT_OTHERS, "traceback": None, "time": known.gone_at}
+            return replace(known, signal=None, error=left)
         error = {"type": "Hang", "message": hang.place, "traceback": hang.stack or None, "time": hang.time}
         return replace(known, exit_code=None, signal=None, ended=hang.time, error=error)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from gangline.agent.attempt import Attempt, Ending, Hang, RankRecord
 from gangline.agent.classify import Verdict, decide_port_taken, decide_verdict, exit_status, last_line
+from gangline.agent.lastlook import STOPPED
 from gangline.agent.launchspec import LaunchSpec
 from gangline.agent.watch.places import render_ranks
 from gangline.domain.hints import hint_for
@@ -216,6 +217,10 @@ _HINT_TIME_LIMIT = (
 _HINT_OUTPUTS = (
     "See in the logs whether writing them failed and was caught; what is no output of this run has to leave `outputs`."
 )
+_HINT_STOPPED = (
+    "See who stopped it: `kill -STOP`, a scheduler that suspends jobs, a terminal, a debugger. "
+    "Nothing is wrong with the code."
+)
 _HINT_NO_PROGRESS = (
     "Save more often than once in a time limit: ask `gangline.should_stop()` once a step, save when it says yes, and "
     "give `--time-limit-notice` enough time for a step and a save."
@@ -238,9 +243,13 @@ def _after_failure(launch: LaunchSpec, attempt: Attempt, standing: Standing) -> 
     end = failure.end()
     if decide_port_taken(end, attempt.master_port) and standing.free_retries < MOST_FREE_RETRIES:
         return _port_taken(attempt, failure)
+    verdict = explain_failure(launch, attempt, failure)
+    if _stopped(attempt, failure):
+        budget = Budget.INFRASTRUCTURE
+        return _failed(launch, attempt, verdict, exit_code=_NO_RANK_CODE, standing=standing, budget=budget)
     raised = failure.ended_by == "platform" and not failure.exit_code
     code = _RAISED_CODE if raised else exit_status(failure.exit_code, failure.signal)
-    return _failed(launch, attempt, explain_failure(launch, attempt, failure), exit_code=code, standing=standing)
+    return _failed(launch, attempt, verdict, exit_code=code, standing=standing)
 
 
 def explain_failure(launch: LaunchSpec, attempt: Attempt, failure: RankRecord) -> Verdict:
@@ -253,7 +262,8 @@ def explain_failure(launch: LaunchSpec, attempt: Attempt, failure: RankRecord) -
     left = attempt.left_early()
     if left is None or not failure.lost_a_peer:
         missing = _say_missing(attempt, failure)
-        return replace(verdict, message=f"{missing} {verdict.message}") if missing else verdict
+        hint = _HINT_STOPPED if _stopped(attempt, failure) else verdict.hint
+        return replace(verdict, message=f"{missing} {verdict.message}", hint=hint) if missing else verdict
     who = f"Rank {left.rank} on node {left.node} ({left.host})"
     sentence = LEFT_EARLY.sentence.replace("ended with exit code 0", left.how_it_left)
     message = (
@@ -262,9 +272,14 @@ def explain_failure(launch: LaunchSpec, attempt: Attempt, failure: RankRecord) -
     return Verdict(reason=LEFT_EARLY.reason, message=message, signature=LEFT_EARLY.id, hint=LEFT_EARLY.hint)
 
 
+def _stopped(attempt: Attempt, failure: RankRecord) -> bool:
+    """Whether a rank that others had waited for in vain could not come, as its process was stopped from outside."""
+    return any(record.place == STOPPED for record in attempt.absent(failure))
+
+
 def _say_missing(attempt: Attempt, failure: RankRecord) -> str:
     """Of a collective that timed out: who did not come to it, or who came to which; "" where it is not known."""
-    absent = [f"rank {one.rank} on node {one.node} ({one.host}), {one.place}" for one in attempt.absent(failure)]
+    absent = [f"rank {one.rank} on node {one.node} ({one.host}): {one.place}" for one in attempt.absent(failure)]
     if absent:
         more = f" and {len(absent) - _MOST_ABSENT} more" if len(absent) > _MOST_ABSENT else ""
         return f"Missing was {'; '.join(absent[:_MOST_ABSENT])}{more}."
@@ -318,9 +333,10 @@ def _failed(
     exit_code: int,
     standing: Standing,
     outcome: str = "failed",
+    budget: Budget | None = None,
 ) -> Outcome:
     verdict = replace(verdict, hint=verdict.hint or hint_for(verdict.reason, run=launch.run_id))
-    decision = decide_restart(launch.restarts, standing.used, verdict.reason, repeated=standing.repeated)
+    decision = decide_restart(launch.restarts, standing.used, verdict.reason, repeated=standing.repeated, budget=budget)
     left = launch.nodes - standing.lost_nodes
     goes_on_smaller = verdict.reason is Reason.NODE_LOST and launch.fewest_nodes <= left < launch.nodes
     if goes_on_smaller and decision.restart:

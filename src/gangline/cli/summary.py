@@ -205,6 +205,7 @@ def _render_facts(run: RunDetail, terminal: Terminal) -> list[str]:
         "time": _time(run, terminal),
         "metrics": _newest_metrics(run["metrics"], terminal),
         "avoided": _avoided(run["events"]),
+        "watchdog": _suspicion(run),
         "warnings": _warnings(run),
         "dashboard": "" if is_over(run) else _newest(run["events"], "dashboard"),
     }
@@ -294,6 +295,14 @@ def _warnings(run: RunDetail) -> str:
     first = first if len(first) <= _WARNING_CHARS else f"{first[:_WARNING_CHARS].rstrip()}…"
     more = f" ({len(told) - 1} more: gangline show {run['id']} --events)" if len(told) > 1 else ""
     return f"{first}{more}"
+
+
+def _suspicion(run: RunDetail) -> str:
+    """What the newest look at a gang that did not move has found; when tells whether it still holds."""
+    newest = next((e for e in reversed(run["events"]) if e["kind"] in {"hang_suspected", "hang"}), None)
+    if newest is None or newest["data"].get("attempt", run["attempt"]) != run["attempt"] or is_over(run):
+        return ""
+    return f"{render_clock(newest['time'])} {fold_message(newest['message'])}"
 
 
 def _newest(events: Sequence[EventView], kind: str) -> str:

@@ -45,10 +45,13 @@ if rank == 3:
 dist.barrier()
 """
     )
-    result = gang.run_to_end(procs_per_node=4, **watch(1.5))
+    result = gang.run_to_end(procs_per_node=4, **watch(24.0))
     assert (result["reason"], result["outcome"], result["next"]) == ("hang", "failed", "end")
+    warned = gang.events("hang_suspected")[0]
+    assert "Rank 3 has ended with 0; ranks 0-2 wait in barrier (train.py:13). That can never end" in warned["text"]
+    assert warned["t"] < hang_of(gang)["t"]
     assert "Rank 3 has ended with 0; ranks 0-2 wait in barrier (train.py:13)" in result["message"]
-    assert result["first_failure"]["rank"] == 3
+    assert (result["first_failure"]["rank"], result["first_failure"]["error_type"]) == (3, "LeftEarly")
     places = {one["rank"]: one["place"] for one in result["ranks"]}
     assert places == {**dict.fromkeys(range(3), "waiting in barrier (train.py:13)"), 3: None}
     assert result["restart_message"] == "no restart: --on-hang is fail"
@@ -85,6 +88,29 @@ for step in range(10_000):
     assert "rank 1 is stopped (SIGSTOP)" in result["message"]
     assert gang.result(1)["message"] == "All ranks exited with 0."
     assert took_s < 30
+
+
+def test_a_stopped_rank_that_the_others_give_up_on_first_is_paid_for_as_infrastructure(gang: Gang) -> None:
+    gang.script(
+        _GLOO.replace('"gloo"', '"gloo", timeout=__import__("datetime").timedelta(seconds=8)')
+        + """
+dist.all_reduce(torch.ones(4))
+gangline.progress(1)
+if rank == 1 and attempt == 0:
+    os.kill(os.getpid(), 19)
+dist.all_reduce(torch.ones(4))
+os._exit(0)
+"""
+    )
+    restarts = {"max_restarts": 0, "max_infrastructure_restarts": 1, "backoff_s": 0.05, "max_backoff_s": 1.0}
+    gang.run_to_end(procs_per_node=2, **watch(600.0, "restart"), restarts=restarts)
+    result = gang.result(0)
+    assert (result["reason"], result["budget"], result["next"]) == ("hang", "infrastructure", "restart")
+    assert result["message"].startswith("Missing was rank 1 on node 0"), result["message"]
+    assert "stopped (SIGSTOP)" in result["message"]
+    assert (result["first_failure"]["rank"], result["first_failure"]["error_type"]) == (1, "Hang")
+    assert "kill -STOP" in result["hint"]
+    assert gang.result(1)["outcome"] == "succeeded"
 
 
 def test_work_without_a_word_is_no_hang_and_idleness_is(gang: Gang) -> None:  # H2

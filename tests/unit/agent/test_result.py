@@ -264,10 +264,15 @@ def test_of_a_collective_that_timed_out_the_rank_that_did_not_come_is_named(
     found = outcome(make_launch(restarts=BUDGETS), made)
     assert found.reason is Reason.HANG
     assert found.message.startswith(
-        "Missing was rank 1 on node 0 (h), in time.sleep (data.py:17). Rank 0 on node 0 (h)"
+        "Missing was rank 1 on node 0 (h): in time.sleep (data.py:17). Rank 0 on node 0 (h)"
     )
     shown = render_result(made, found)["first_failure"]
     assert (shown["rank"], shown["error_type"], shown["error_message"]) == (1, "Hang", "in time.sleep (data.py:17)")
+    made.ranks[1].place = "stopped (SIGSTOP)"
+    found = outcome(make_launch(restarts=BUDGETS), made)
+    assert (found.reason, found.budget, found.exit_code) == (Reason.HANG, Budget.INFRASTRUCTURE, 71)
+    assert found.message.startswith("Missing was rank 1 on node 0 (h): stopped (SIGSTOP). Rank 0 on node 0 (h)")
+    assert "who stopped it" in found.hint
     made.ranks[1] = record(1, place="waiting in barrier (t.py:3)", **timed)
     made.ranks[2].place = "waiting in backward (t.py:5)"
     found = outcome(make_launch(restarts=BUDGETS), made)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import Any
 
 from gangline.cli.summary import render_summary
@@ -225,3 +226,14 @@ def test_a_run_that_failed_before_any_rank_began_names_its_job(make: Any) -> Non
     assert [line.split() for line in lines if line.startswith("job's log")] == [["job's", "log", "/w/job.log"]]
     assert len(lines) <= 40
     assert "/w/job.log" not in "\n".join(screen(make_run(make, backend=job), make)), "a rank has said what was wrong"
+
+
+def test_what_the_watchdog_suspects_is_shown_while_the_run_lives(make: Any) -> None:
+    said = "No progress for 6.0 s of 60 s: Rank 3 has ended with 0; ranks 0-2 wait in barrier (t.py:10)."
+    event = {"seq": 1, "time": make.now, "kind": "hang_suspected", "message": said, "data": {"attempt": 2}}
+    run = make.run(phase="running", attempt=2, events=[event])
+    assert f"watchdog    {time.strftime('%H:%M:%S', time.localtime(make.now))} No progress" in "\n".join(
+        screen(run, make)
+    )
+    for later in ({"attempt": 3}, {"phase": "stopped"}):
+        assert "watchdog" not in "\n".join(screen({**run, **later}, make))

@@ -9,7 +9,7 @@ reported its last step can report none, and may evaluate or upload: while it wor
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -82,6 +82,8 @@ class Look:
     limit_s: float = 0.0
     early: bool = False
     """Looked closer sooner than usual, because a rank has ended while others go on."""
+    left_s: float = 0.0
+    """How long a rank has been gone, or had raised, without any progress since."""
 
 
 @dataclass(slots=True)
@@ -136,10 +138,12 @@ class Vigil:
         self._left: float | None = None
         """When a rank ended by itself or raised, the others going on."""
         self._closer_at: float | None = None
-        self._early_for: float | None = None
+        self._early_at_s = 0.0
+        """How long nothing has to move after a rank has left, until the next early look."""
         self._granted_s = 0.0
         self._told = now - limit_s
         self._looked = now
+        self._expect_early()
 
     @property
     def early_s(self) -> float:
@@ -183,18 +187,18 @@ class Vigil:
         if now - self._looked > _BLIND_PERIODS * self._period_s + _BLIND_S:
             self.forgive(now)
         self._looked = now
-        quiet_s, limit_s = now - self.sign, self._allowed_s(now)
-        fine = Look(level=Level.FINE, quiet_s=quiet_s, limit_s=limit_s)
+        limit_s, left = self._allowed_s(now), now if self._left is None else self._left
+        fine = Look(level=Level.FINE, quiet_s=now - self.sign, limit_s=limit_s, left_s=now - max(self.sign, left))
         if self._is_blind(now) or self.is_traced():
             return fine
-        if quiet_s >= limit_s and now - self._told >= self.limit_s:
-            return Look(level=Level.HANG, quiet_s=quiet_s, limit_s=limit_s)
-        if self._closer_at is None and quiet_s >= limit_s / 2:
+        if fine.quiet_s >= limit_s and now - self._told >= self.limit_s:
+            return replace(fine, level=Level.HANG)
+        if self._closer_at is None and fine.quiet_s >= limit_s / 2:
             self._closer_at = now
-            return Look(level=Level.CLOSER, quiet_s=quiet_s, limit_s=limit_s)
-        if self._is_early(now, limit_s):
-            self._early_for = self.sign
-            return Look(level=Level.CLOSER, quiet_s=quiet_s, limit_s=limit_s, early=True)
+            return replace(fine, level=Level.CLOSER)
+        if self._is_early(fine):
+            self._expect_early(after_s=fine.left_s)
+            return replace(fine, level=Level.CLOSER, early=True)
         return fine
 
     def told(self, now: float) -> None:
@@ -209,6 +213,12 @@ class Vigil:
                 known.held_since = float("inf")
                 found.append(known.last)
         return found
+
+    def traced_by_us(self) -> None:
+        """Our own look has held ranks for a moment: that they were traced meanwhile says nothing."""
+        for known in self._ranks.values():
+            if known.last.state == "traced":
+                known.last, known.held_since = replace(known.last, state="runs"), None
 
     def is_traced(self) -> bool:
         """Whether a debugger holds a rank: then nothing is done about the silence."""
@@ -228,7 +238,7 @@ class Vigil:
 
     def _leaves(self, now: float) -> None:
         self._left = now
-        self._early_for = None
+        self._expect_early()
 
     def _begin(self, activity: Activity, now: float) -> None:
         if activity.steps:
@@ -270,8 +280,9 @@ class Vigil:
 
     def _move(self, now: float) -> None:
         self.sign = now
-        self._closer_at = self._early_for = None
+        self._closer_at = None
         self._granted_s = 0.0
+        self._expect_early()
 
     def _live(self) -> list[tuple[int, _Rank]]:
         return [(rank, known) for rank, known in self._ranks.items() if not known.ended]
@@ -291,11 +302,16 @@ class Vigil:
     def _is_blind(self, now: float) -> bool:
         return any(now - heard > _BLIND_PERIODS * self._period_s + _BLIND_S for heard in self._heard.values())
 
-    def _is_early(self, now: float, limit_s: float) -> bool:
-        """A rank has ended, others are left, and nothing has moved for a while: worth one closer look."""
-        if self._left is None or not self._live() or limit_s > self.limit_s or self._early_for == self.sign:
+    def _is_early(self, look: Look) -> bool:
+        """A rank has ended, others are left, and nothing has moved for a while: worth a closer look."""
+        if self._left is None or not self._live() or look.limit_s > self.limit_s:
             return False
-        return now - max(self.sign, self._left) >= self.early_s
+        return look.left_s >= self._early_at_s
+
+    def _expect_early(self, *, after_s: float = 0.0) -> None:
+        """Look soon, then ever less often, and when ranks that can never go on count as hung."""
+        soon_s = max(min(_LEAST_EARLY_S, self.early_s), 2 * after_s)
+        self._early_at_s = self.early_s if after_s < self.early_s < soon_s else soon_s
 
 
 def decide_period_s(limit_s: float) -> float:

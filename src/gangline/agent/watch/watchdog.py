@@ -80,11 +80,14 @@ class Watchdog:
         self._gatherings: dict[str, Gathering] = {}
         self._looking = False
         """Stacks are being taken because nothing moves."""
+        self._left_told: float | None = None
+        """The last sign of progress before ranks were told of that can never go on."""
         self._before: _Sight | None = None
 
     def begin(self, attempt: Attempt) -> None:
         """All ranks of an attempt have started."""
         self._attempt, self._before, self._looking = attempt, None, False
+        self._left_told = None
         limit_s = self._policy.hang_timeout_s
         if limit_s > 0 and self._site.launch.pdb_rank is None:  # who debugs a rank holds up the others
             nodes = attempt.shape.nodes
@@ -140,8 +143,9 @@ class Watchdog:
             return
         self._tick = self._loop.after(decide_period_s(vigil.limit_s), self._look)
         now = time.monotonic()
-        for held in vigil.held(now):
-            self._tell_held(held)
+        if not any(gathering.request.native for gathering in self._gatherings.values()):  # py-spy holds ranks then
+            for held in vigil.held(now):
+                self._tell_held(held)
         if self._looking:
             return
         look = vigil.look(now)
@@ -167,7 +171,8 @@ class Watchdog:
         now = time.monotonic()
         finding = answer.finding
         raised = vigil.raised()
-        if raised and look.quiet_s >= vigil.early_s and self._policy.on_hang is not OnHang.WARN:
+        late = look.left_s >= vigil.early_s or look.level is Level.HANG
+        if raised and late and self._policy.on_hang is not OnHang.WARN:
             names = name_ranks(raised)
             seen = f"No progress for {_seconds(look.quiet_s)}: {finding.text}"
             self._write("warning", text=f"{names[0].upper()}{names[1:]} raised and did not end. {seen}", rank=raised[0])
@@ -176,7 +181,7 @@ class Watchdog:
         before = self._before if self._before is not None and self._before.sign == sign else None
         if not look.early:
             self._before = _Sight(sign, answer)
-        if finding.certain and look.quiet_s >= vigil.early_s:
+        if finding.certain and late:
             self._act(vigil, look, answer)
         elif look.level is Level.HANG:
             if before is not None and have_moved(before.answer.views, answer.views) and vigil.extend(now):
@@ -185,10 +190,17 @@ class Watchdog:
                 self._act(vigil, look, answer)
         elif not look.early:
             self._suspect(look, answer, "")
+        elif finding.certain and self._left_told != sign:
+            self._left_told = sign
+            self._suspect(look, answer, self._say_certain(vigil.early_s - look.left_s))
 
     def _suspect(self, look: Look, answer: Answer, more: str) -> None:
         text = f"No progress for {_seconds(look.quiet_s)} of {_seconds(look.limit_s)}: {answer.finding.text}{more}"
         self._write("hang_suspected", text=text, **_facts(look, answer))
+
+    def _say_certain(self, left_s: float) -> str:
+        then = "a hang is told" if self._policy.on_hang is OnHang.WARN else "the attempt is ended as a hang"
+        return f" That can never end: in about {max(1, round(left_s))} s {then}."
 
     def _act(self, vigil: Vigil, look: Look, answer: Answer) -> None:
         finding, policy = answer.finding, self._policy.on_hang
@@ -210,6 +222,7 @@ class Watchdog:
             infrastructure=state in _INFRASTRUCTURE,
             places=answer.places(),
             blocked=state == "blocked",
+            left=state == "ended",
         )
         self._on_hang(hang)
 
@@ -250,6 +263,8 @@ class Watchdog:
             return
         if gathering.timer is not None:
             gathering.timer.cancel()
+        if gathering.request.native and self._vigil is not None:
+            self._vigil.traced_by_us()
         answer = gathering.finish(time.time())
         self._save(answer.attempt, gathering.request.id, answer.to_dict())
         if gathering.on_done is not None:

@@ -155,10 +155,34 @@ def test_a_hang_that_is_only_told_is_told_again_after_another_limit():
     assert scene.run(100) == [(100, Level.HANG)]
 
 
-def test_a_rank_that_has_left_is_reason_to_look_soon_and_once():
+def test_a_rank_that_has_left_is_reason_to_look_soon_then_less_often_and_when_it_counts_as_a_hang():
     scene = Scene()
     scene.vigil.ended(1, scene.now)
-    assert scene.run(49) == [(25, Level.CLOSER)]
+    assert scene.run(49) == [(second, Level.CLOSER) for second in (5, 10, 20, 25)]
+
+
+def test_after_progress_the_looks_for_a_rank_that_has_left_begin_again():
+    scene = Scene()
+    scene.step()
+    scene.vigil.ended(1, scene.now)
+    assert scene.run(8) == [(5, Level.CLOSER)]
+    scene.step()
+    assert scene.run(8) == [(5, Level.CLOSER)]
+
+
+def test_silence_before_a_rank_has_left_says_nothing_of_those_it_left():
+    scene = Scene()
+    scene.run(40)
+    scene.vigil.ended(1, scene.now)
+    scene.run(5)
+    look = scene.vigil.look(scene.now)
+    assert (look.quiet_s, look.left_s) == (45.0, 5.0)
+
+
+def test_a_short_limit_is_looked_at_no_sooner_than_it_is_over():
+    scene = Scene(limit_s=3.0)
+    scene.vigil.ended(1, scene.now)
+    assert scene.run(3) == [(2, Level.CLOSER), (3, Level.HANG)]
 
 
 def test_a_node_that_does_not_report_stays_undecided():
@@ -194,6 +218,16 @@ def test_a_debugger_holds_the_watchdog_off():
     assert scene.run(500) == []
 
 
+def test_a_rank_that_our_own_look_traced_is_held_by_nobody():
+    scene = Scene()
+    scene.change(1, state="traced", pid=42)
+    scene.run(3)
+    scene.vigil.traced_by_us()
+    assert (scene.vigil.held(scene.now), scene.vigil.is_traced()) == ([], False)
+    scene.run(3)
+    assert [held.pid for held in scene.vigil.held(scene.now)] == [42]  # somebody else has it
+
+
 def test_cpu_time_that_a_dead_child_takes_along_is_no_work():
     scene = Scene()
     scene.change(0, cpu_s=500.0)
@@ -211,7 +245,8 @@ def test_a_rank_that_raised_and_goes_on_is_looked_at_early_as_one_that_has_ended
     scene = Scene()
     scene.step()
     scene.change(1, raised=True)
-    assert scene.run(60)[0] == (26, Level.CLOSER)  # 25 after it was seen
+    seen = [second for second, _ in scene.run(60)]
+    assert seen[:4] == [6, 11, 21, 26]  # the last 25 after it was seen, when it counts
     assert scene.vigil.raised() == [1]
     scene.vigil.ended(1, scene.now)
     assert scene.vigil.raised() == []
