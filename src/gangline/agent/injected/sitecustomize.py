@@ -64,7 +64,7 @@ def _install(settings: "dict[str, str]") -> None:
     if settings["mode"] == "warm":
         settings = _serve(settings)
     _offer_gangline(bundle)
-    if settings["mode"] == "beside":
+    if settings.get("mode") == "beside":  # a fork of the helper has no mode
         return
     _report_failure(settings["error"])
     if "pdb" in settings:
