@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -46,6 +47,34 @@ def test_a_pool_is_examined(laptop: Laptop) -> None:
     assert {"connection", "clock", "commands", "python", "work", "partitions", "accounting"} <= found.keys(), said
     assert "alice on head" in found["connection"]
     assert "failed" not in said
+
+
+def test_a_dry_run_shows_what_slurm_is_then_given(laptop: Laptop) -> None:
+    file = laptop.home / "pools.yaml"
+    pools = json.loads(file.read_text())
+    defaults = {"partition": "spot", "setup": ["export FROM=pool"], "options": {"mail-type": "NONE"}}
+    pools["pools"]["lab"]["defaults"] = defaults
+    file.write_text(json.dumps(pools))
+    (laptop.folder / "train.py").write_text(HOLD)
+    asked = ("--pool", "lab", "--procs-per-node", "2", "--setup", "export TOO=mine", "--time-limit", "10m", "train.py")
+    shown = json.loads(laptop.gangline("submit", "--dry-run", "--json", *asked))
+    gang = shown["gang"]
+    assert (gang["slurm"]["partition"], gang["slurm"]["options"]) == ("spot", {"mail-type": "NONE"})
+    assert gang["slurm"]["setup"] == ["export FROM=pool", "export TOO=mine"]
+    cpus = f"--cpus-per-task={gang['cpus_per_node']}\n"
+    assert cpus in shown["files"]["launches/000/job.sh"]
+
+    run = json.loads(laptop.gangline("submit", "--json", "--detach", *asked))["id"]
+    laptop.logged(run, "up", 1)
+    for name in ("job.sh", "node.sh", "shell.sh"):
+        dry = shown["files"][f"launches/000/{name}"]
+        dry = dry.replace(gang["run_id"], run)
+        assert (laptop.run_dir(run) / "launches/000" / name).read_text() == dry
+    details = laptop.cluster.as_user(["scontrol", "show", "job", laptop.job(run)]).stdout
+    cpus = f"CPUs/Task={gang['cpus_per_node']}"
+    assert all(text in details for text in ("Partition=spot", cpus, "TimeLimit=00:10:00")), details
+    laptop.go(run)
+    laptop.until(run, "succeeded")
 
 
 def test_a_person_logs_in_where_no_key_is_taken(laptop: Laptop) -> None:

@@ -353,6 +353,15 @@ def test_a_cluster_that_does_not_answer_could_hold_anything(scene: Scene) -> Non
     assert scene.backend.capacity().nodes >= 100_000
 
 
+def test_the_gang_of_a_launch_has_what_the_pool_adds(scene: Scene) -> None:
+    scene.backend = scene.new_backend(defaults=SlurmOptions(partition="a100", setup=("module load cuda",)))
+    own = SlurmOptions(account="mine", setup=("conda activate llm",))
+    gang = scene.backend.render(scene.gang(slurm=own, procs_per_node=4)).gang
+    assert (gang.slurm.partition, gang.slurm.account) == ("a100", "mine")
+    assert gang.slurm.setup == ("module load cuda", "conda activate llm")
+    assert gang.cpus_per_node == 4, "as many as `--cpus-per-task` asks for"
+
+
 def test_options_that_are_ours_are_refused(scene: Scene) -> None:
     with pytest.raises(SpecInvalid, match="job-name"):
         scene.backend.render(scene.gang(slurm=SlurmOptions(options={"job-name": "x"})))

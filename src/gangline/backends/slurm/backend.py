@@ -11,6 +11,7 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, Protocol
 
@@ -24,7 +25,7 @@ from gangline.backends.slurm.gate import Gate
 from gangline.backends.slurm.link import Link
 from gangline.backends.slurm.lookup import find_job
 from gangline.backends.slurm.options import check_options, merge_for_script, merge_options
-from gangline.backends.slurm.render import JobTerms, render_job, render_node, render_shell
+from gangline.backends.slurm.render import JobTerms, decide_cpus_per_node, render_job, render_node, render_shell
 from gangline.backends.slurm.site import SlurmSite
 from gangline.backends.slurm.ssh import make_socket_folder, reach_of
 from gangline.backends.slurm.submission import Unsure, parse_job_id, parse_refusal, parse_test
@@ -157,6 +158,8 @@ class SlurmBackend:
     def render(self, gang: GangSpec) -> Launch:
         """See `ports.Backend.render`; the pool is asked once for its interpreter, where nobody has named one.
 
+        The launch's gang has what the pool's defaults add.
+
         Raises:
             SpecInvalid: an option that sbatch must not be given.
             Transient, AuthFailed: the pool has to be asked, and does not answer.
@@ -170,13 +173,14 @@ class SlurmBackend:
             f"{folder}/node.sh": render_node(gang, options, terms),
             f"{folder}/shell.sh": render_shell(gang, terms),
         }
-        return Launch(backend=self.name, commands=(self._sbatch(gang),), files=files, gang=gang)
+        given = replace(gang, slurm=options, cpus_per_node=decide_cpus_per_node(gang, options, terms))
+        return Launch(backend=self.name, commands=(self._sbatch(gang),), files=files, gang=given)
 
     def check(self, launch: Launch) -> str:
         """See `ports.Backend.check`: Slurm looks at the script without taking it. Waits for no connection to open."""
         if self._link.state().status is not PoolStatus.READY:
             return ""
-        kinds, options = self._census.kinds(), self._options(launch.gang)
+        kinds, options = self._census.kinds(), launch.gang.slurm
         try:
             ran = self._link.run(("sbatch", "--test-only"), stdin=_script_of(launch).encode(), timeout_s=_TEST_S)
             misfit = find_misfit(launch.gang, options, kinds, self.pool)
@@ -318,7 +322,7 @@ class SlurmBackend:
         self._probed_until = self._monotonic() + _PROBED_FOR_S
 
     def _pass_gate(self, launch: Launch) -> None:
-        self._gate.check(launch.gang, self._options(launch.gang), _script_of(launch))
+        self._gate.check(launch.gang, launch.gang.slurm, _script_of(launch))
 
     def _note(self, run_id: str, launch: int) -> Path:
         """It is there from before `sbatch` is called until it is certain that there is no job."""

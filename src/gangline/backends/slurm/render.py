@@ -23,6 +23,7 @@ __all__ = [
     "EXIT_SETUP",
     "EXIT_UNSEEN",
     "JobTerms",
+    "decide_cpus_per_node",
     "render_job",
     "render_node",
     "render_shell",
@@ -240,9 +241,16 @@ def _asked_anew(gang: GangSpec, options: SlurmOptions) -> dict[str, str | None]:
     return asked
 
 
+def decide_cpus_per_node(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> int:
+    """How many Slurm is asked for; 0: none by name."""
+    if gang.cpus_per_node or options.script is not None or "cpus-per-gpu" in options.options:
+        return gang.cpus_per_node
+    return max(terms.cpus_per_node, gang.procs_per_node)
+
+
 def _resources(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> Iterator[tuple[str, str | None]]:
-    if not options.options.keys() & {"cpus-per-gpu"}:
-        yield "cpus-per-task", str(gang.cpus_per_node or max(terms.cpus_per_node, gang.procs_per_node))
+    if "cpus-per-gpu" not in options.options:
+        yield "cpus-per-task", str(decide_cpus_per_node(gang, options, terms))
     if gang.memory_bytes is not None:
         yield "mem", f"{-(-gang.memory_bytes // _MIB)}M"
     elif options.exclusive and not options.options.keys() & {"mem-per-cpu", "mem-per-gpu"}:
