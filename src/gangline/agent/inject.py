@@ -1,5 +1,9 @@
 """What the agent puts into Python ranks: a folder in front of PYTHONPATH with a `sitecustomize`.
 
+In it, `offered/` is what ends their path: a package `gangline` that is no more than its first file, and takes its
+modules from the bundle. The bundle itself is on no path: `importlib.metadata`, which torch asks, opens every zip that
+is, and never closes it.
+
 The injected text itself is `injected/sitecustomize.py`, `failure.py`, `debugger.py`, and for warm start
 `warmhelper.py` and `warmchild.py`. Standard library only.
 """
@@ -35,6 +39,7 @@ PROBE = "raise SystemExit('this interpreter does not load what PYTHONPATH has fo
 """Program of the helper's first start; it runs only where nothing was injected."""
 _VARIABLE = "GANGLINE_INJECTED"
 _SEPARATOR = "\x1f"
+_OFFERED = "offered"
 _FILES = {
     "sitecustomize.py": "injected/sitecustomize.py",
     "failure.py": "failure.py",
@@ -55,6 +60,7 @@ def write_injected(folder: Path) -> None:
         if content is None:
             raise OSError(f"the agent's bundle has no {source}")
         write_bytes(folder / name, content)
+    write_bytes(folder / _OFFERED / "gangline" / "__init__.py", _first_file())
 
 
 def render_injection(rank: RankStart, *, folder: Path) -> dict[str, str]:
@@ -63,7 +69,7 @@ def render_injection(rank: RankStart, *, folder: Path) -> dict[str, str]:
     Args:
         folder: where `write_injected` wrote.
     """
-    return _inject(rank.env, {"mode": "exec", "bundle": bundle_root(), **render_settings(rank)}, folder)
+    return _inject(rank.env, {"mode": "exec", **_offer(folder), **render_settings(rank)}, folder)
 
 
 def render_helper_environment(
@@ -79,7 +85,7 @@ def render_helper_environment(
     """
     settings = {
         "mode": "probe",
-        "bundle": bundle_root(),
+        **_offer(folder),
         "socket": str(socket),
         "start": start,
         "modules": " ".join(modules),
@@ -90,7 +96,7 @@ def render_helper_environment(
 
 def render_beside(env: Mapping[str, str], *, folder: Path) -> dict[str, str]:
     """The environment of what a person starts beside a rank: Python finds `gangline` there as the rank does. Pure."""
-    return _inject(env, {"mode": "beside", "bundle": bundle_root()}, folder)
+    return _inject(env, {"mode": "beside", **_offer(folder)}, folder)
 
 
 def render_settings(rank: RankStart) -> dict[str, str]:
@@ -105,8 +111,25 @@ def render_settings(rank: RankStart) -> dict[str, str]:
 
 
 def bundle_root(file: str = __file__) -> str:
-    """The zipapp or the source folder that this was imported from; on the path, it makes `import gangline` work."""
+    """The zipapp or the source folder that this was imported from."""
     return str(Path(file).absolute().parents[2])
+
+
+def _offer(folder: Path) -> dict[str, str]:
+    """What makes `import gangline` work where it is not installed, and what shows that nothing is needed for that."""
+    return {"bundle": bundle_root(), "offered": str(folder / _OFFERED)}
+
+
+def _first_file() -> bytes:
+    """The package's own first file, and where its modules are.
+
+    Raises:
+        OSError: the bundle has none.
+    """
+    content = pkgutil.get_data("gangline", "__init__.py")
+    if content is None:
+        raise OSError("the agent's bundle has no gangline/__init__.py")
+    return content + f"\n__path__.append({str(Path(bundle_root(), 'gangline'))!r})\n".encode("utf-8", "surrogateescape")
 
 
 def _inject(env: Mapping[str, str], settings: Mapping[str, str], folder: Path) -> dict[str, str]:

@@ -80,7 +80,7 @@ def serve(
     try:
         _limit_time(int(settings["timeout_s"]))
         modules = settings["modules"].split()
-        skipped = _import_all(modules, kept, start=settings["start"], bundle=settings["bundle"])
+        skipped = _import_all(modules, kept, start=settings["start"], offered=settings["offered"])
         _inspect(kept, descriptor)
         _limit_time(0)
     except Unfit as unfit:
@@ -128,13 +128,13 @@ def _limit_time(seconds: int) -> None:
     _signal.alarm(seconds)
 
 
-def _import_all(modules: "list[str]", kept: Kept, *, start: str, bundle: str) -> "list[str]":
+def _import_all(modules: "list[str]", kept: Kept, *, start: str, offered: str) -> "list[str]":
     """Import with the `sys.path` that the script will have; returns what was left out.
 
     Args:
         modules: a leading `?` marks those that may be missing, `+` those that the spec lists, which may be local ones.
         start: what the interpreter will put in front of `sys.path`.
-        bundle: where listed modules find `gangline` if it is not installed.
+        offered: where listed modules find `gangline` if it is not installed.
     """
     known = set(sys.modules)
     enabled = gc.isenabled()
@@ -144,7 +144,7 @@ def _import_all(modules: "list[str]", kept: Kept, *, start: str, bundle: str) ->
     libraries = [name for name in modules if not name.startswith("+")]
     skipped = [name[1:] for name in libraries if not _import(name.lstrip("?"), optional=name.startswith("?"))]
     _refuse_local(start, known)
-    _import_listed([name[1:] for name in modules if name.startswith("+")], kept, bundle)
+    _import_listed([name[1:] for name in modules if name.startswith("+")], kept, offered)
     for entry in front:
         sys.path.remove(entry)
         sys.path_importer_cache.pop(entry, None)
@@ -153,13 +153,13 @@ def _import_all(modules: "list[str]", kept: Kept, *, start: str, bundle: str) ->
     return skipped
 
 
-def _import_listed(modules: "list[str]", kept: Kept, bundle: str) -> None:
+def _import_listed(modules: "list[str]", kept: Kept, offered: str) -> None:
     before = _generators()
-    sys.path.append(bundle)
+    sys.path.append(offered)
     for name in modules:
         _import(name)
-    sys.path.remove(bundle)
-    sys.path_importer_cache.pop(bundle, None)
+    sys.path.remove(offered)
+    sys.path_importer_cache.pop(offered, None)
     after = _generators()
     kept.seeded = {name for name in before if before[name] != after[name]}
     kept.random_state = after["random"] if "random" in kept.seeded else None

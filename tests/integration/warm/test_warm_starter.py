@@ -304,7 +304,9 @@ def test_a_rank_finds_gangline_in_the_bundle_where_it_is_not_installed(tmp_path)
     venv.create(tmp_path / "venv", with_pip=False, symlinks=True)
     python = str(tmp_path / "venv" / "bin" / "python")
     bundle = build(tmp_path)
-    (tmp_path / "train.py").write_text("import gangline, sys\nprint(gangline.__file__, sys.path[-1])")
+    (tmp_path / "train.py").write_text(
+        "import gangline.rundir, sys\nprint(gangline.__file__, gangline.rundir.__file__, sys.path[-1])"
+    )
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(
         [python, "-c", AGENT, str(tmp_path), python, "end"],
@@ -314,5 +316,5 @@ def test_a_rank_finds_gangline_in_the_bundle_where_it_is_not_installed(tmp_path)
         check=False,
     )
     assert json.loads(done.stdout)[0] == "warm", done.stderr
-    file, last = (tmp_path / "log").read_text().split()
-    assert (Path(file).parent, last) == (bundle / "gangline", str(bundle))
+    first, inner, last = map(Path, (tmp_path / "log").read_text().split())
+    assert (first, inner.parents[2], last.name) == (last / "gangline" / "__init__.py", bundle, "offered")

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -48,6 +50,7 @@ def test_the_folder_stands_in_front_of_the_path(old, new, noted):
         "pythonpath": noted,
         "mode": "exec",
         "bundle": bundle_root(),
+        "offered": "/i/offered",
         "error": "/logs/1.error",
         "stacks": "/logs/1.stacks",
         "signal": "62",
@@ -64,6 +67,7 @@ def test_the_helper_is_told_what_to_import():
         "pythonpath": "",
         "mode": "probe",
         "bundle": bundle_root(),
+        "offered": "/i/offered",
         "socket": "5",
         "start": "/code",
         "modules": "torch ?x",
@@ -77,10 +81,24 @@ def test_what_is_injected_is_there(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "debugger.py",
         "failure.py",
+        "offered",
         "sitecustomize.py",
         "warmchild.py",
         "warmhelper.py",
     ]
+
+
+def test_what_is_offered_is_the_package_itself(tmp_path):
+    write_injected(tmp_path)
+    code = "import gangline, gangline.rundir.layout as l; print(gangline.__file__, l.__file__, gangline.current().rank)"
+    said = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.append({str(tmp_path / 'offered')!r}); {code}"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.split()
+    own = Path(bundle_root(), "gangline", "rundir", "layout.py")
+    assert said == [str(tmp_path / "offered" / "gangline" / "__init__.py"), str(own), "0"]
 
 
 def test_the_bundle_holds_the_package():

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gangline.agent.inject import bundle_root, write_injected
+from gangline.agent.inject import write_injected
 from gangline.agent.rankshell import find_beside, leave_out_role, run_shell
 from gangline.control.launchfile import LaunchTerms, render_launch_text
 from gangline.domain.errors import Conflict, InvalidRequest
@@ -96,14 +96,14 @@ def test_a_program_in_it_does_not_take_the_ranks_place(scene: Scene) -> None:
 
 
 def test_python_in_it_finds_gangline_as_the_rank_does(scene: Scene) -> None:
-    write_injected(scene.run.launch(0).path / "injected")
+    write_injected(injected := scene.run.launch(0).path / "injected")
     scene.tell("rank_started", rank=2, local_rank=0, pid=os.getpid())
     env = find_beside(scene.run, launch=0, node=1, rank=2).env
     code = "import gangline, os, sys; print(gangline.current().rank, os.environ.get('PYTHONPATH'), sys.path[-1])"
     without = str(Path(sys.base_prefix, "bin", "python3"))
     said = subprocess.run([without, "-c", code], env=env, capture_output=True, text=True, check=False)
     rank, path, last = said.stdout.split()
-    assert (rank, path, last) == ("2", "None", bundle_root()), said.stderr
+    assert (rank, path, last) == ("2", "None", str(injected / "offered")), said.stderr
 
 
 @pytest.mark.parametrize(

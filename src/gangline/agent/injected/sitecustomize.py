@@ -43,10 +43,10 @@ def _leave_path(settings: "dict[str, str]") -> None:
     sys.path_importer_cache.pop(_FOLDER, None)
 
 
-def _offer_gangline(bundle: str) -> None:
-    """Let `import gangline` work. Not in the helper: `importlib.metadata` holds a zip open, which ranks would share."""
+def _offer_gangline(bundle: str, offered: str) -> None:
+    """Let `import gangline` work where it is not installed."""
     if bundle not in sys.path:
-        sys.path.append(bundle)
+        sys.path.append(offered)
 
 
 def _find_environments_own() -> "BaseException | None":
@@ -60,11 +60,11 @@ def _find_environments_own() -> "BaseException | None":
 
 
 def _install(settings: "dict[str, str]") -> None:
-    bundle = settings["bundle"]
-    if settings["mode"] == "warm":
+    mode, bundle, offered = settings["mode"], settings["bundle"], settings["offered"]
+    if mode == "warm":
         settings = _serve(settings)
-    _offer_gangline(bundle)
-    if settings.get("mode") == "beside":  # a fork of the helper has no mode
+    _offer_gangline(bundle, offered)
+    if mode == "beside":
         return
     _report_failure(settings["error"])
     if "pdb" in settings:
