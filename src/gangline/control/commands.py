@@ -415,7 +415,7 @@ class Commands:
     def _stop_once(self, run: RunRow, grace_s: float | None, by: str) -> RunRow | None:
         """One try; None: the run was moved meanwhile."""
         now = self._clock.now()
-        asked = {"stop_asked": now, "stop_grace_s": grace_s, "stop_by": by}
+        asked = {"stop_asked": now, "stop_grace_s": grace_s, "stop_by": by, "stop_cause": "stop"}
         if run.phase is Phase.STOPPING:
             return self._hurry(run, asked) if grace_s is not None else run
         if run.phase is Phase.PREEMPTED or (run.placement is None and run.handle is None):
@@ -447,7 +447,8 @@ class Commands:
 
     def _stop_unstored(self, run: RunRow, grace_s: float | None, by: str, error: Exception) -> StorageFull:
         """End the gang although the database takes nothing: by a line for its leader, else by its backend."""
-        asked = replace(run, stop_asked=self._clock.now(), stop_grace_s=grace_s, stop_by=by)
+        now = self._clock.now()
+        asked = replace(run, stop_asked=now, stop_grace_s=grace_s, stop_by=by, stop_cause="stop")
         told = "It holds no machines."
         if run.handle is not None:
             try:
@@ -510,4 +511,5 @@ def _reopened(run: RunRow) -> dict[str, Any]:
         "stop_asked": None,
         "stop_grace_s": None,
         "stop_by": None,
+        "stop_cause": None,
     }

@@ -19,7 +19,6 @@ __all__ = [
     "END_PATIENCE_S",
     "EXIT_CODES",
     "LEADER_PATIENCE_S",
-    "LEASE_WORDS",
     "LOST_PATIENCE_S",
     "NO_PLACE",
     "STOPPED_EXIT_CODE",
@@ -46,8 +45,6 @@ UNKNOWN_PATIENCE_S = 30.0
 LEADER_PATIENCE_S = 30.0
 """How long a leader that has shown that it lives may then show nothing, before its launch is ended by force."""
 STOPPED_EXIT_CODE = 130
-LEASE_WORDS = "the end of its lease"
-"""Who stops a run that nobody renews."""
 EXIT_CODES: Mapping[Reason, int] = {
     Reason.BACKEND_REJECTED: 65,
     Reason.LEASE_ENDED: 129,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gangline.control.facts import LEASE_WORDS, exit_code_for
+from gangline.control.facts import exit_code_for
 from gangline.domain.phase import Phase, Reason
 from gangline.ports import Clock
 from gangline.rundir.home import Home
@@ -68,7 +68,7 @@ class Leases:
 
     def _end(self, run: RunRow) -> None:
         now = self._clock.now()
-        asked = {"stop_asked": now, "stop_grace_s": None, "stop_by": LEASE_WORDS}
+        asked = {"stop_asked": now, "stop_grace_s": None, "stop_by": None, "stop_cause": "lease"}
         if run.phase is Phase.PREEMPTED or (run.placement is None and run.handle is None):
             code = exit_code_for(Reason.LEASE_ENDED)
             move = Move(

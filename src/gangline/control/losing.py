@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gangline.control.facts import LEASE_WORDS, NO_PLACE, STOPPED_EXIT_CODE, Cancel, Change, Facts, Step, exit_code_for
+from gangline.control.facts import NO_PLACE, STOPPED_EXIT_CODE, Cancel, Change, Facts, Step, exit_code_for
 from gangline.domain.gang import Observation
 from gangline.domain.hints import hint_for
 from gangline.domain.phase import Budget, Phase, Reason
@@ -109,8 +109,9 @@ def put_back(facts: Facts, cut: AttemptRow) -> list[Step]:
 
 def stopped(facts: Facts, message: str = "") -> Move:
     """The run is over because a person wanted it, or nobody wanted it to go on."""
-    by = f" by {facts.run.stop_by}" if facts.run.stop_by else ""
-    reason = Reason.LEASE_ENDED if facts.run.stop_by == LEASE_WORDS else Reason.STOPPED_BY_USER
+    lease = facts.run.stop_cause == "lease"
+    reason = Reason.LEASE_ENDED if lease else Reason.STOPPED_BY_USER
+    by = ": nobody renewed its lease any more" if lease else f" by {facts.run.stop_by}" if facts.run.stop_by else ""
     ended = _close(facts, outcome="stopped", reason=reason, message="Stopped.")
     code = exit_code_for(reason) if reason is Reason.LEASE_ENDED else STOPPED_EXIT_CODE
     return Move(

@@ -32,7 +32,8 @@ _UNTOUCHED: Mapping[str, Any] = {
     **dict.fromkeys(
         ("reason", "started", "ended", "exit_code", "handle", "placement", "attempt", "told_attempt", "step"), None
     ),
-    **dict.fromkeys(("attempt_nodes", "total_steps", "not_before", "stop_asked", "stop_grace_s", "stop_by"), None),
+    **dict.fromkeys(("attempt_nodes", "total_steps", "not_before", "stop_asked"), None),
+    **dict.fromkeys(("stop_grace_s", "stop_by", "stop_cause"), None),
     **dict.fromkeys(("branch_attempt", "revision"), 0),
 }
 """The columns of a run that has just been queued."""

@@ -7,7 +7,6 @@ import secrets
 import time
 from collections.abc import Sequence
 
-from gangline.control.facts import LEASE_WORDS
 from gangline.rundir.files import Unreadable, read_json
 from gangline.rundir.journal import JournalReader, JournalWriter
 from gangline.rundir.layout import RunDir
@@ -28,8 +27,7 @@ def ask_stop(run_dir: RunDir, run: RunRow, *, grace_s: float) -> bool:
     if any(line.get("kind") == "stop" and line.get("asked") == run.stop_asked for line in reader.read_all()):
         return False
     with JournalWriter(run_dir.control) as journal:
-        cause = "lease" if run.stop_by == LEASE_WORDS else "stop"
-        journal.write("stop", cause=cause, grace_s=grace_s, by=run.stop_by, asked=run.stop_asked)
+        journal.write("stop", cause=run.stop_cause or "stop", grace_s=grace_s, by=run.stop_by, asked=run.stop_asked)
     return True
 
 

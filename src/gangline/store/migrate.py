@@ -18,7 +18,7 @@ from gangline.store.schema import metadata
 
 __all__ = ["HEAD", "REVISIONS", "DatabaseDamaged", "DatabaseNewer", "prepare", "upgrade"]
 
-REVISIONS: tuple[str, ...] = ("0001",)
+REVISIONS: tuple[str, ...] = ("0001", "0002")
 """Every migration, oldest first; a test holds this against the folder `migrations/versions`."""
 HEAD = REVISIONS[-1]
 

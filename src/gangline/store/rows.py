@@ -96,6 +96,9 @@ class RunRow:
     stop_asked: float | None
     stop_grace_s: float | None
     stop_by: str | None
+    """Who asked for the stop; None: nobody did, as of a lease that ended."""
+    stop_cause: str | None = None
+    """Why it is to stop, as `control.jsonl` has it: `stop`, `lease`; None: it is not to."""
     lease_s: float | None = None
     """How long the run goes on when nobody renews; None: it needs nobody."""
     unread: bool = False

@@ -95,6 +95,7 @@ runs = Table(
     Column("stop_asked", Double),
     Column("stop_grace_s", Double),
     Column("stop_by", Text),
+    Column("stop_cause", String(16)),  # as in control.jsonl: `stop`, `lease`
     Column("lease_s", Double),  # how long the run goes on when nobody renews; null: it needs nobody
     Column("unread", Boolean, nullable=False),  # adopted from its folder, which was not read to its end yet
     Column("rerun_of", String(64)),

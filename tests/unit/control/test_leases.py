@@ -41,6 +41,17 @@ def test_a_launch_whose_agents_have_not_begun_is_stopped(plant):
     plant.tick(3)
     row = plant.store.run(run)
     assert (row.phase.value, row.reason.value, row.exit_code) == ("stopped", "lease_ended", 129)
+    assert (row.stop_cause, row.stop_by) == ("lease", None)
+
+
+def test_a_person_of_any_name_who_stops_a_run_is_no_lease(plant):
+    run = submit(plant)
+    plant.tick()
+    plant.commands.stop(run, grace_s=None, by="the end of its lease")
+    plant.backend.kill(run)
+    plant.tick(3)
+    row = plant.store.run(run)
+    assert (row.reason.value, row.exit_code, row.stop_cause) == ("stopped_by_user", 130, "stop")
 
 
 def test_of_a_run_with_a_leader_the_server_counts_nothing(plant):

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import inspect, text
 
 from gangline.domain.errors import GanglineError
 from gangline.store import migrate
@@ -15,9 +15,24 @@ from gangline.store.store import Store
 
 
 def schema_of(database):
-    query = "select name, sql from sqlite_master where name not like 'sqlite_%' order by name"
+    """By table: columns, keys and indexes. What a migration adds stands at the end of a table, which means nothing."""
     with database.reading() as conn:
-        return {name: " ".join(sql.split()) for name, sql in conn.execute(text(query)) if sql}
+        found = inspect(conn)
+        return {
+            table: (
+                sorted((one["name"], str(one["type"]), one["nullable"]) for one in found.get_columns(table)),
+                found.get_pk_constraint(table)["constrained_columns"],
+                sorted(str(one) for one in found.get_unique_constraints(table)),
+                sorted(str(one) for one in found.get_foreign_keys(table)),
+                sorted(str(one) for one in found.get_indexes(table)),
+                "WITHOUT ROWID" in (text_of(conn, table) or "").upper(),
+            )
+            for table in found.get_table_names()
+        }
+
+
+def text_of(conn, table):
+    return conn.execute(text("select sql from sqlite_master where name = :name"), {"name": table}).scalar_one()
 
 
 def test_migrations_from_nothing_make_what_a_new_database_has(tmp_path):
@@ -30,6 +45,30 @@ def test_migrations_from_nothing_make_what_a_new_database_has(tmp_path):
     assert found == expected
     for database in (migrated, created):
         database.close()
+
+
+def test_why_runs_are_to_stop_is_taken_from_the_words_that_older_databases_hold(tmp_path, new_run):
+    new = Store.open(tmp_path / "new.db")
+    new.add_run(new_run())
+    new.close()
+    source, old = Database(tmp_path / "new.db"), Database(tmp_path / "a.db")
+    upgrade(old, "0001")
+    with source.reading() as conn:
+        row = dict(conn.execute(text("select * from runs")).one()._mapping)
+    row.pop("stop_cause")
+    by = {"a": (None, None), "b": (5.0, "alice"), "c": (5.0, "the end of its lease")}
+    with old.writing() as conn:
+        for key, (asked, who) in by.items():
+            values = {**row, "id": key, "key": key, "stop_asked": asked, "stop_by": who}
+            names = ", ".join(f'"{name}"' for name in values)
+            conn.execute(
+                text(f"insert into runs ({names}) values ({', '.join(':' + name for name in values)})"), values
+            )
+    source.close(), old.close()
+    store = Store.open(tmp_path / "a.db")
+    found = {key: (store.run(key).stop_cause, store.run(key).stop_by) for key in by}
+    assert found == {"a": (None, None), "b": ("stop", "alice"), "c": ("lease", None)}
+    store.close()
 
 
 def test_every_migration_is_listed():
