@@ -6,6 +6,7 @@ Imports `gangline.domain`, and what `gangline.rundir` says of checkpoints.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from gangline.domain.gang import Capability, Cleared, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
@@ -13,7 +14,7 @@ from gangline.domain.pool import Finding, PoolJob, PoolState
 from gangline.domain.spec import RunSpec
 from gangline.rundir.checkpoints import FoundCheckpoint
 
-__all__ = ["Backend", "Clock", "Site"]
+__all__ = ["Ahead", "Backend", "Clock", "Queued", "Site"]
 
 
 class Site(Protocol):
@@ -69,6 +70,47 @@ class Site(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queued:
+    """A launch that waits in the queue of its pool for the end of the one before it."""
+
+    launch: int
+    job: str
+    """What the pool calls it; "": it is not known whether it was taken."""
+
+
+class Ahead(Protocol):
+    """Launches that are handed over before they are needed, to wait for the end of those before them.
+
+    `Backend.submit` of such a launch takes it over as it is, if it still is what would be submitted. Every method may
+    raise the classes under `BackendError`.
+    """
+
+    @property
+    def lead_s(self) -> float:
+        """How long before the end of a launch's time the next one is handed over; 0: never."""
+        ...
+
+    def queue(self, gang: GangSpec, *, after: Handle) -> str:
+        """Hand over a launch whose `launch.json` is written when it is needed; what the pool calls it.
+
+        Twice gives one.
+
+        Raises:
+            Rejected, NoCapacity: there is none.
+            Transient, AuthFailed: nothing is known.
+        """
+        ...
+
+    def withdraw(self, run_id: str) -> None:
+        """Take back what waits for a run; idempotent."""
+        ...
+
+    def queued(self) -> Mapping[str, Queued]:
+        """What may wait, by run; asks nobody."""
+        ...
+
+
 @runtime_checkable
 class Backend(Protocol):
     """What holds machines. One contract suite (`tests/contract/`) runs against every implementation and the fake.
@@ -82,6 +124,11 @@ class Backend(Protocol):
     @property
     def site(self) -> Site:
         """The pool's machines, for checks."""
+        ...
+
+    @property
+    def ahead(self) -> Ahead | None:
+        """Where launches wait for the end of others; None: nowhere."""
         ...
 
     def state(self) -> PoolState:

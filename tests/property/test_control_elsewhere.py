@@ -197,6 +197,20 @@ class Elsewhere(Lawful, RuleBasedStateMachine):
     def lose_answer(self):
         self.cluster.lose_answers()
 
+    @rule(error=st.sampled_from([Transient, NoCapacity, Rejected, AuthFailed]))
+    def refuse_ahead(self, error):
+        self.cluster.ahead.refusal = error("The fake says no")
+
+    @rule()
+    def lose_answer_ahead(self):
+        self.cluster.ahead.lost_answers += 1
+
+    @invariant()
+    def nothing_waits_that_has_begun(self):
+        for run, gang in self.cluster.ahead.waiting.items():
+            assert not self.cluster.may_have_started(run, gang.launch)
+            assert gang.launch > 0
+
     @invariant()
     def one_job_of_a_run_at_a_time(self):
         live = [launch.launch.gang.run_id for launch in self.cluster.live()]
@@ -219,6 +233,7 @@ class Elsewhere(Lawful, RuleBasedStateMachine):
         self.cluster.silence(on=False)
         self.cluster._refusals.clear()
         self.cluster._lost_answers = 0
+        self.cluster.ahead.refusal, self.cluster.ahead.lost_answers = None, 0
         for run in self.ids:
             self.commands.stop(run, grace_s=0.0, by="teardown")
         for _ in range(12):
@@ -231,6 +246,7 @@ class Elsewhere(Lawful, RuleBasedStateMachine):
             assert run.handle is None
             assert run.placement is None
         assert self.cluster.live() == []
+        assert self.cluster.ahead.waiting == {}
         self.store.close()
         self.folder.cleanup()
 

@@ -1,8 +1,8 @@
 """Command line of the agent: `agent RUN_DIR --launch N --node I`; `shell` (`rankshell.py`). Standard library only.
 
 Exit codes: 0 the launch came to its end (or another agent of the same node is at it already), 3 the gang was never
-joined, 4 the leader was lost, 5 the run directory cannot be written, 64 the call cannot be, 1 a fault
-of the agent itself.
+joined, 4 the leader was lost, 5 the run directory cannot be written, 64 the call cannot be, 68 nobody needs the
+launch that it was to await, 1 a fault of the agent itself.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from gangline.agent.environ import AttemptTerms
 from gangline.agent.execstart import ExecStarter
 from gangline.agent.guardian import fork_agent, marks_of, sweep_earlier
 from gangline.agent.launchspec import LaunchSpec, load_launch
-from gangline.agent.site import EXIT_STORAGE, Site, complain
+from gangline.agent.site import EXIT_STORAGE, EXIT_UNNEEDED, Site, complain
 from gangline.agent.strategies import WITH_COMPANY, rules_of
 from gangline.domain.errors import GanglineError, InvalidRequest
 from gangline.domain.spec import EntryKind
@@ -59,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_agent(run_dir: Path, launch: int, node: int) -> int:
     """Be the agent of one node until the launch is over."""
     run = RunDir(run_dir)
+    if not _is_wanted(run, launch):
+        return EXIT_UNNEEDED
     lock = _take_lock(run.launch(launch).lock(node))
     if lock is None:
         return 0
@@ -94,6 +96,19 @@ def run_agent(run_dir: Path, launch: int, node: int) -> int:
     exit_code = Agent(site, starter, guardian=guardian).serve(advertised)
     starter.close()
     return exit_code
+
+
+def _is_wanted(run: RunDir, launch: int) -> bool:
+    """Whether there is anything to start; a job that waited for the end of another one may not know yet."""
+    patience_s = os.environ.get("GANGLINE_AWAIT_S")
+    if patience_s is None:
+        return True
+    from gangline.agent.awaiting import await_launch  # noqa: PLC0415 - few launches wait for another
+
+    why = await_launch(run, launch, float(patience_s))
+    if why:
+        complain(why)
+    return not why
 
 
 def _find_scratch(run: RunDir, spec: LaunchSpec) -> Path | None:

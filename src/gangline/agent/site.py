@@ -16,7 +16,7 @@ from gangline.rundir.journal import JournalWriter
 from gangline.rundir.layout import AttemptDir, RunDir
 from gangline.rundir.space import describe_full, is_full
 
-__all__ = ["EXIT_GOES_ON", "EXIT_STORAGE", "NEAR_THE_END", "Journal", "Site", "complain", "machine_id"]
+__all__ = ["EXIT_GOES_ON", "EXIT_STORAGE", "EXIT_UNNEEDED", "NEAR_THE_END", "Journal", "Site", "complain", "machine_id"]
 
 NEAR_THE_END = signal.SIGURG
 """By which a scheduler says that the job's time is nearly over; who doesn't know that comes to no harm by it."""
@@ -24,6 +24,8 @@ EXIT_GOES_ON = 75
 """Exit code of a leader whose run goes on in another launch, where its exit code is to tell."""
 EXIT_STORAGE = 5
 """Exit code of an agent whose run directory cannot be written."""
+EXIT_UNNEEDED = 68
+"""Exit code of an agent that was to await its launch, which nobody needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

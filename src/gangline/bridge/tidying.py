@@ -136,14 +136,13 @@ def _old_agents(root: str, agent: str, before: float) -> list[str]:
 
 
 def _agents_in_use(root: str) -> set[str]:
-    """Those that the newest launch of a run names whose job has not ended; it may still be waiting."""
+    """Those that the newest launches of a run name whose job has not ended: one may wait for the end of the other."""
     used: set[str] = set()
     for launches in Path(root, "runs").glob("*/launches"):
-        newest = max(
-            (one for one in launches.iterdir() if one.name.isdigit()), key=lambda one: int(one.name), default=None
-        )
-        if newest is not None and not (newest / "job.exit").exists() and (newest / "node.sh").exists():
-            used.update(_AGENT.findall((newest / "node.sh").read_text(errors="replace")))
+        numbered = sorted((one for one in launches.iterdir() if one.name.isdigit()), key=lambda one: int(one.name))
+        for newest in numbered[-2:]:
+            if not (newest / "job.exit").exists() and (newest / "node.sh").exists():
+                used.update(_AGENT.findall((newest / "node.sh").read_text(errors="replace")))
     return used
 
 

@@ -184,12 +184,14 @@ class RunsWatch:
 
     def _alive(self, run: _Run) -> tuple[int, int] | None:
         """Number of the newest launch, and when its leader last showed that it lives."""
-        launch = _highest(run.folders.get("launches"))
-        mark = self._mark(f"{run.root}/{launch}/leader.alive") if launch else None
-        return (int(launch.rpartition("/")[2]), mark[1]) if mark else None
+        for launch in _newest_two(run):
+            mark = self._mark(f"{run.root}/{launch}/leader.alive")
+            if mark is not None:
+                return int(launch.rpartition("/")[2]), mark[1]
+        return None
 
     def _newest(self, run: _Run) -> set[str]:
-        return {_highest(run.folders.get("attempts")), _highest(run.folders.get("launches"))} - {""}
+        return {_highest(run.folders.get("attempts")), *_newest_two(run)} - {""}
 
 
 def is_on_nfs(path: str, mounts: Iterable[str] | None = None) -> bool:
@@ -219,11 +221,19 @@ def _is_current(path: str, newest: set[str]) -> bool:
     return len(parts) == 1 or "/".join(parts[:2]) in newest or parts[0] == "metrics"
 
 
+def _newest_two(run: _Run) -> list[str]:
+    """Launches, the newest first: it may be one that waits for the end of the other."""
+    return _numbered(run.folders.get("launches"))[-2:][::-1]
+
+
 def _highest(folder: _Folder | None) -> str:
-    if folder is None:
-        return ""
-    numbered = [path for path in folder.folders if path.rpartition("/")[2].isdigit()]
-    return max(numbered, key=lambda path: int(path.rpartition("/")[2]), default="")
+    return next(reversed(_numbered(folder)), "")
+
+
+def _numbered(folder: _Folder | None) -> list[str]:
+    """Folders that are called by a number, in their order."""
+    found = [] if folder is None else [path for path in folder.folders if path.rpartition("/")[2].isdigit()]
+    return sorted(found, key=lambda path: int(path.rpartition("/")[2]))
 
 
 def _is_folder(path: str) -> bool:

@@ -142,7 +142,7 @@ def _guess(folder: RunDir, spec: RunSpec) -> Record:
     """
     launches, created = folder.launches(), folder.spec.stat().st_mtime
     run = replace(untouched(_new_run(folder.path.name, spec, created)), message="Adopted from its folder.")
-    launch = launches[-1].number if launches else 0
+    launch = max((one.number for one in launches if one.spec.exists()), default=0)  # another may wait for its turn
     told = _told(folder, launch)
     if told is not None and _is_held(folder, launch):
         return _record(replace(run, launch=launch, phase=Phase.STARTING, placement=_place(told)))

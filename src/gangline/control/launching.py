@@ -17,7 +17,7 @@ from gangline.control.launchfile import LaunchTerms, render_launch_text
 from gangline.control.requests import control_size
 from gangline.control.specs import gang_of
 from gangline.domain.errors import Conflict, NotFound, SpecInvalid
-from gangline.domain.gang import Capability, Handle, Launch
+from gangline.domain.gang import Capability, GangSpec, Handle, Launch
 from gangline.domain.phase import Budget
 from gangline.domain.spec import RunSpec
 from gangline.ports import Backend
@@ -83,6 +83,12 @@ class Launcher:
         launch = backend.render(replace(gang, exclude_hosts=exclusion.hosts))
         _write_files(run_dir, launch)
         return Launched(handle=backend.submit(launch, key=launch_key(run)), exclusion=exclusion)
+
+    def next_gang(self, run: RunRow, spec: RunSpec) -> GangSpec:
+        """The launch after the one that `run` names, of which no attempt is known yet."""
+        following = replace(run, launch=run.launch + 1)
+        gang = gang_of(spec, following, run_dir=self._home.run(run.id).path, first_attempt=0)
+        return replace(gang, exclude_hosts=self._book.exclusion(run.pool, nodes=gang.nodes).hosts)
 
     def note(self, run: RunRow, launched: Launched) -> None:
         """Note what the backend knows the launch by, in the store and beside the launch."""

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from gangline.control.ahead import Aheads
 from gangline.control.decide import decide, decide_used
 from gangline.control.facts import (
     LEADER_PATIENCE_S,
@@ -97,6 +98,7 @@ class Reconciler:
         self._queue = Queue(store=store, backends=backends, specs=self._specs, clock=clock, book=book)
         self._leases = Leases(store=store, home=home, clock=clock)
         self._hand_overs: HandOvers[Launched] = HandOvers(beside)
+        self._aheads = Aheads(store=store, backends=backends, clock=clock, beside=beside)
         self._watches: dict[str, Watch] = {}
         self._explained: list[tuple[RunRow, str]] = []
         self._longest_look_s = longest_look_s
@@ -121,6 +123,7 @@ class Reconciler:
         for run_id in set(self._watches) - {run.id for run in held}:
             del self._watches[run_id]
         self._leases.look()
+        self._aheads.look()
         for run in self._queue.place():
             self._guarded(run, partial(self._submit, run))
         if self._explained:
@@ -200,6 +203,7 @@ class Reconciler:
         if run.phase is Phase.STOPPING and run.handle is not None and not facts.gone:
             self._ask_stop(run, watch, facts.grace_s)
         self._tell_end(run, observation, watch)
+        self._aheads.consider(run, facts, gang=lambda: self._launcher.next_gang(run, self._specs.get(run)))
         self._apply(run, decide(facts), watch)
 
     def _tell_end(self, run: RunRow, observation: Observation | None, watch: Watch) -> None:

@@ -179,6 +179,13 @@ class SlurmPool:
     max_jobs: int | None = _f(
         None, "Most jobs of Gangline's in Slurm at once; further runs wait in Gangline.", "--max-jobs"
     )
+    ahead_s: float = _f(
+        86_400.0,
+        "How long before the end of a job the job with which its run goes on is submitted, to wait for that end (runs "
+        "with `on_time_limit: continue` where runs wait in Slurm); 0: only after it.",
+        "--ahead",
+        unit="seconds",
+    )
     poll_s: float = _f(
         5.0, "How often `squeue` is asked, for all runs together; at least 0.2s.", "--poll", unit="seconds"
     )

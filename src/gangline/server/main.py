@@ -113,7 +113,7 @@ def serve(settings: Settings) -> None:
                 backends=backends,
                 list_pools=commands.pools,
                 poke=loop.poke,
-                held=partial(expected_launches, store),
+                held=partial(expected_launches, store, backends),
                 note=partial(note_in_history, store, clock),
             ),
             objects=ObjectStore(home.path),

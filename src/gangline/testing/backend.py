@@ -23,6 +23,7 @@ from gangline.domain.gang import (
 from gangline.domain.phase import Reason
 from gangline.domain.pool import Finding, PoolJob, PoolState, Verdict
 from gangline.domain.spec import RunSpec
+from gangline.ports import Ahead
 from gangline.testing.builders import make_capacity
 from gangline.testing.site import FakeSite
 
@@ -45,6 +46,8 @@ class FakeLaunch:
     detail: str = ""
     hosts: tuple[str, ...] = ()
     """Of its nodes, in their order; a host holds one node at a time."""
+    ends_at: float | None = None
+    """When its machines are taken back."""
     is_copied: bool = False
     """All that a launch which is over has left is in the mirror."""
 
@@ -78,6 +81,7 @@ class FakeBackend:
         """The key of every call of `submit`, those that were refused included."""
         self.cancels: list[Handle] = []
         self.site = FakeSite()
+        self.ahead: Ahead | None = None
         self.pool_state = PoolState()
         """What `state` says."""
         self.closed = False
@@ -253,4 +257,5 @@ class FakeBackend:
             preempted=held.preempted,
             reason=held.reason,
             lost_nodes=tuple(sorted(held.lost_nodes)),
+            ends_at=held.ends_at if held.liveness is Liveness.ALIVE else None,
         )

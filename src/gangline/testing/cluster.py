@@ -14,6 +14,7 @@ from gangline.domain.gang import Capability, Handle, Launch, Liveness, Observati
 from gangline.ports import Clock
 from gangline.rundir.layout import RunDir
 from gangline.rundir.mirror import apply
+from gangline.testing.ahead import FakeAhead
 from gangline.testing.backend import FakeBackend
 from gangline.testing.clock import FakeClock
 from gangline.testing.link import pull_run
@@ -111,6 +112,20 @@ class FakeCluster(FakeElsewhere):
     ) -> None:
         unknown = PoolCapacity(nodes=0, ranks=0, cpus=0, memory_bytes=0)
         super().__init__(far, home, clock=clock, capacity=capacity or unknown, pending=True)
+        self.ahead: FakeAhead = FakeAhead(self.may_have_started)
+
+    def submit(self, launch: Launch, *, key: str) -> Handle:
+        """As for every backend; what waited for this launch becomes it."""
+        handle = super().submit(launch, key=key)
+        self.ahead.take_over(launch.gang)
+        return handle
+
+    def begin(self, which: Handle | str) -> None:
+        """A pending launch has got its machines, for as long as it has asked for."""
+        super().begin(which)
+        held = self.find(which)
+        limit_s = held.launch.gang.time_limit_s
+        held.ends_at = None if limit_s is None else self._clock.now() + limit_s
 
 
 def _copy_sign(far: Path, near: Path) -> None:

@@ -126,6 +126,8 @@ def test_signs_of_life_are_those_of_the_newest_launch(tmp_path: Path) -> None:
         alive = put(tmp_path / f"r/launches/{number:03d}/leader.alive")
         os.utime(alive, ns=(at, at))
     assert watch.changes(["r"], None)["alive"] == {"r": (1, 400)}
+    put(tmp_path / "r/launches/002/node.sh")  # it waits for the end of the other one
+    assert RunsWatch(str(tmp_path)).changes(["r"], None)["alive"] == {"r": (1, 400)}
 
 
 def test_links_and_pipes_are_not_told(tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ class LocalBackend:
         self._patience_s = patience_s
         self._env = env
         self.site = LocalSite()
+        self.ahead = None
         self._lock = threading.RLock()
         self._children: list[int] = []
         self._ending: dict[tuple[str, int], threading.Thread] = {}

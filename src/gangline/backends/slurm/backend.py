@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from gangline.agent import bundle
+from gangline.backends.slurm.ahead import AWAIT_S, SlurmAhead, let_settle
 from gangline.backends.slurm.capacity import decide_capacity, decide_cpus, in_partitions
 from gangline.backends.slurm.caretaker import Caretaker
 from gangline.backends.slurm.census import Census
@@ -49,8 +50,6 @@ _SBATCH_S = 90.0
 _TEST_S = 10.0
 _QOS_FLAGS = ("sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name,flags")
 _SCANCEL_S = 60.0
-_SETTLE_S = 30.0
-"""How long a request whose answer was lost may still make a job; no second one is made before."""
 _PROBED_FOR_S = 60.0
 _LEAST_FREE_BYTES = 64 << 20
 
@@ -105,6 +104,8 @@ class SlurmBackend:
         self._wall = wall
         self._monotonic = monotonic
         self._lock = threading.Lock()
+        self._making = threading.RLock()
+        """Held by whoever makes jobs, or takes back such as nobody needs yet."""
         self._identity = home_identity(home)
         self._agent: str | None = None
         self._python: str | None = None
@@ -113,6 +114,7 @@ class SlurmBackend:
         self._probed_until = 0.0
         self.site = SlurmSite(pool, link)
         self.caretaker = Caretaker(link, home, pool=pool.name)
+        self.ahead = SlurmAhead(pool, home, link, self, making=self._making, wall=wall)
 
     def state(self) -> PoolState:
         return self._link.state()
@@ -166,7 +168,9 @@ class SlurmBackend:
         """
         options = self._options(gang)
         check_options(options)
-        terms = self._terms(gang, options)
+        return self._render(gang, options, self._terms(gang, options))
+
+    def _render(self, gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> Launch:
         folder = f"launches/{gang.launch:03d}"
         files = {
             f"{folder}/job.sh": render_job(gang, options, terms),
@@ -203,6 +207,10 @@ class SlurmBackend:
             NoCapacity: Slurm takes no more jobs now, or the pool hands over no more.
             Transient, AuthFailed: nothing is known; the next call looks for the job first.
         """
+        with self._making:
+            return self._submit(launch, key)
+
+    def _submit(self, launch: Launch, key: str) -> Handle:
         gang = launch.gang
         if launch.backend != self.name or launch.commands != (self._sbatch(gang),):
             raise Rejected(f"Launch {gang.launch} of {gang.run_id} was not rendered by the pool `{self.pool.name}`")
@@ -210,11 +218,16 @@ class SlurmBackend:
         earlier = read_json(note)
         if earlier is not None and earlier["key"] != key:
             raise Rejected(f"Launch {gang.launch} of {gang.run_id} was submitted under another key")
+        waiting = self.ahead.take_over(launch) if earlier is None else None
+        if waiting is not None:  # from here on agents may begin
+            earlier = {"version": 1, "key": key, "tried": waiting[1]}
+            write_json(note, earlier, durable=True)
         if earlier is not None:
-            found = self._find(gang)
+            found = waiting[0] if waiting is not None else self._find(gang)
             if found is not None:
+                self._tell_waiting(gang)
                 return self._handle(gang, found, submitted=earlier["tried"])
-            self._let_settle(earlier["tried"])
+            let_settle(earlier["tried"], self._wall())
         self._pass_gate(launch)
         self._probe()
         upload_run(self._home, self._link, gang.run_id, self._files(gang, launch))
@@ -222,6 +235,27 @@ class SlurmBackend:
         write_json(note, {"version": 1, "key": key, "tried": tried}, durable=True)
         job = self._run_sbatch(launch, note)
         return self._handle(gang, job, submitted=tried)
+
+    def _tell_waiting(self, gang: GangSpec) -> None:
+        """What to start, for agents of a job that was made before that was known."""
+        if self.ahead.holds(gang):
+            upload_run(self._home, self._link, gang.run_id, [self._spec_of(gang)])
+            self.ahead.forget(gang.run_id)
+
+    def make_after(self, gang: GangSpec, job: str, *, noted: Callable[[], None]) -> str:
+        """See `ahead.Maker.make_after`. What the run itself had to wait for has happened."""
+        options = replace(self._options(gang), dependency=f"afterany:{job}")
+        launch = self._render(gang, options, replace(self._terms(gang, options), await_s=AWAIT_S))
+        self._pass_gate(launch)
+        self._probe()
+        noted()
+        for name, text in launch.files.items():
+            self._link.write(f"runs/{gang.run_id}/{name}", text.encode())
+        ran = self._link.run(launch.commands[0], timeout_s=_SBATCH_S)
+        made = parse_job_id(ran.out) if ran.rc == 0 else None
+        if made is None:
+            raise parse_refusal(ran)
+        return made
 
     def may_have_started(self, run_id: str, launch: int) -> bool:
         return self._note(run_id, launch).exists()
@@ -272,15 +306,16 @@ class SlurmBackend:
         kinds = in_partitions(known, options.partition) or known
         cpus = decide_cpus(self.pool, kinds, gpus=gang.gpus_per_node, ranks=gang.procs_per_node)
         return JobTerms(
-            run_dir=self.places(gang.run_id).run_dir,
+            run_dir=self.run_dir(gang.run_id),
             agent=f"{self.pool.work}/agents/{self._agent_name()}",
             python=self._interpreter(),
-            token=self._token(gang),
+            token=self.token(gang),
             cpus_per_node=cpus,
             env=self.pool.env,
         )
 
-    def _token(self, gang: GangSpec) -> Token:
+    def token(self, gang: GangSpec) -> Token:
+        """What the job of a launch bears."""
         return Token(home=self._identity, run_id=gang.run_id, launch=gang.launch)
 
     def _agent_name(self) -> str:
@@ -299,10 +334,17 @@ class SlurmBackend:
         return ("sbatch", "--parsable", f"{self._job_dir(gang)}/job.sh")
 
     def _job_dir(self, gang: GangSpec) -> str:
-        return f"{self.places(gang.run_id).run_dir}/launches/{gang.launch:03d}"
+        return f"{self.run_dir(gang.run_id)}/launches/{gang.launch:03d}"
+
+    def run_dir(self, run_id: str) -> str:
+        """The run directory on the cluster."""
+        return self.places(run_id).run_dir
 
     def _files(self, gang: GangSpec, launch: Launch) -> list[str]:
-        return [f"launches/{gang.launch:03d}/launch.json", *launch.files]
+        return [self._spec_of(gang), *launch.files]
+
+    def _spec_of(self, gang: GangSpec) -> str:
+        return f"launches/{gang.launch:03d}/launch.json"
 
     # Submission
 
@@ -344,25 +386,13 @@ class SlurmBackend:
         return found
 
     def _find(self, gang: GangSpec) -> str | None:
-        return find_job(self._link, self._token(gang), run_dir=self.places(gang.run_id).run_dir)
-
-    def _let_settle(self, tried: float) -> None:
-        """Slurm may still work on a request that nobody heard the answer of.
-
-        Raises:
-            Transient: not enough time has passed since.
-        """
-        left_s = tried + _SETTLE_S - self._wall()
-        if 0 < left_s <= _SETTLE_S:
-            why = "The job was not found so far, and may still appear"
-            raise Transient(
-                f"Slurm did not say whether it took the job; asked again in {left_s:.0f} s at most", why=why
-            )
+        run_dir, but = self.run_dir(gang.run_id), self.ahead.taken_back(gang.run_id, gang.launch)
+        return find_job(self._link, self.token(gang), run_dir=run_dir, but=but)
 
     def _handle(self, gang: GangSpec, job: str, *, submitted: float) -> Handle:
         data = {
             "job": job,
-            "token": str(self._token(gang)),
+            "token": str(self.token(gang)),
             "submitted": submitted,
             "cluster": self.pool.name,
             "job_dir": self._job_dir(gang),

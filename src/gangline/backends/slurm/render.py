@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from gangline.agent.site import EXIT_UNNEEDED
 from gangline.backends.slurm.options import FLAGS, quote_value
 from gangline.backends.slurm.tokens import Token, job_name
 from gangline.domain.gang import GangSpec
@@ -64,6 +65,8 @@ class JobTerms:
     cpus_per_node: int = 0
     """Where the run reserves none; 0: one a rank."""
     env: Mapping[str, str] = field(default_factory=dict)
+    await_s: int = 0
+    """How long agents wait to be told what to start: the job waits for the end of the launch before its own."""
 
     def launch_dir(self) -> str:
         return f"{self.run_dir}/launches/{self.token.launch:03d}"
@@ -90,7 +93,9 @@ def render_job(gang: GangSpec, options: SlurmOptions, terms: JobTerms) -> str:
             *_end_of_time(gang),
             f'export GANGLINE_NOTICE_S={_notice_s(gang)} GANGLINE_NODES="$SLURM_JOB_NUM_NODES" GANGLINE_TELL=run',
             f"look={shlex.quote(_LOOK)}",
+            *([f"export GANGLINE_AWAIT_S={terms.await_s}"] if terms.await_s else []),
             start.format(srun=_srun_options(gang)),
+            *([f'[ "$code" = {EXIT_UNNEEDED} ] && exit 0'] if terms.await_s else []),
             _LEAVE_MARK,
             "",
         ]
