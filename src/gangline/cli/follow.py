@@ -105,14 +105,14 @@ def follow_run(client: Client, run_id: str, wanted: Following, *, detachable: bo
     return exit_code_of(ended)
 
 
-def make_printer(terminal: Terminal, *, labelled: bool, raw: bool = False) -> LogPrinter:
+def make_printer(terminal: Terminal, *, labelled: bool, raw: bool = False, live: bool = True) -> LogPrinter:
     """A printer to stdout; with labels each line begins with its rank, in a colour that stays the rank's own."""
 
     def label(rank: int) -> str:
         return label_of(terminal, rank)
 
     longest = _LINE_CHARS if terminal.live and not raw else None
-    return LogPrinter(_write, label if labelled else None, raw=raw, line_chars=longest)
+    return LogPrinter(_write, label if labelled else None, raw=raw, line_chars=longest, live=live)
 
 
 def label_of(terminal: Terminal, rank: int, before: str = "") -> str:

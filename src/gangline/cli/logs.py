@@ -185,7 +185,7 @@ def _choose_ranks(run: RunSummary, ranks: Sequence[int], *, all_ranks: bool) -> 
 
 
 def _print_plain(client: Client, wanted: _Wanted) -> int:
-    printer = make_printer(Terminal.from_stream(), labelled=len(wanted.ranks) > 1, raw=wanted.raw)
+    printer = make_printer(Terminal.from_stream(), labelled=len(wanted.ranks) > 1, raw=wanted.raw, live=False)
     anything = False
     for chunk in _read(client, wanted):
         anything = True

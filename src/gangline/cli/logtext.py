@@ -7,6 +7,7 @@ comes out here is lines that harm no terminal. Pure.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,6 +27,8 @@ _CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _CONTROL_BYTES = bytes([*range(9), *range(11, 32), 127])
 _LONGEST_ESCAPE = 4096
 _LONGEST_PIECE = 65_536
+_NEARLY_ALL = 65_536
+"""Bytes that a rank may have written since a chunk was read, which still is what it shows now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +43,29 @@ class Piece:
 class LineAssembler:
     """Turns the chunks of one log into lines.
 
-    Of a line that was drawn over and over with carriage returns, only the newest state within a chunk is kept.
+    Of a line that is drawn over and over with carriage returns, the last state is kept, and while it is followed those
+    that were the newest at some moment: where a chunk ends says nothing of where a state does.
     """
 
     raw: bool = False
     """Control codes stay."""
     pending: str = ""
-    """The line that has not ended yet, without control codes."""
+    """The line that has not ended yet, without control codes; of one that is drawn over, no more than the two newest
+    states: the last one may not be whole."""
+    unfinished: str = ""
+    """What of it can be shown already."""
     _held: str = ""
     """The beginning of an escape whose end is in the next chunk."""
     _after_return: bool = False
 
-    def feed(self, text: str) -> list[Piece]:
-        """The pieces that `text` completes; a piece of a line longer than 64 KiB comes out before its end."""
+    def feed(self, text: str, *, behind_bytes: int = 0) -> list[Piece]:
+        """The pieces that `text` completes; a piece of a line longer than 64 KiB comes out before its end.
+
+        Args:
+            behind_bytes: how much more of the log there is already.
+        """
         if text and not self._held and _is_plain(text):
-            return self._feed_plain(text)
+            return self._feed_plain(text, behind_bytes)
         stripped, self._held = (text, "") if self.raw else strip_controls(self._held + text)
         joined = self._after_return and stripped.startswith("\n")
         if stripped:
@@ -65,10 +76,10 @@ class LineAssembler:
         for line in lines[:-1]:
             pieces.append(Piece(_newest_state(self.pending + line), ended=True))
             self.pending = ""
-        self._keep(lines[-1], pieces)
+        self._keep(lines[-1], pieces, behind_bytes)
         return pieces
 
-    def _feed_plain(self, text: str) -> list[Piece]:
+    def _feed_plain(self, text: str, behind_bytes: int) -> list[Piece]:
         """The same for most text by far, many lines at once."""
         if self._after_return and text.startswith("\n"):
             text = text[1:]
@@ -80,22 +91,25 @@ class LineAssembler:
             pieces.append(Piece(_newest_state(self.pending + first), ended=True))
             pieces += [Piece(others, ended=True)] if several else []
             self.pending = ""
-        self._keep(rest, pieces)
+        self._keep(rest, pieces, behind_bytes)
         return pieces
 
     def finish(self) -> list[Piece]:
         """What is left at the end of the log."""
-        rest, self.pending, self._held = self.pending, "", ""
+        rest, self.pending, self._held, self.unfinished = _newest_state(self.pending), "", "", ""
         return [Piece(rest, ended=False)] if rest else []
 
-    def _keep(self, rest: str, pieces: list[Piece]) -> None:
+    def _keep(self, rest: str, pieces: list[Piece], behind_bytes: int) -> None:
         drawn, returned, current = (self.pending + rest).rpartition("\r")
-        if returned and (state := _newest_state(drawn)):
+        state = _newest_state(drawn)
+        self.unfinished = "" if returned and behind_bytes else current
+        if state and behind_bytes <= _NEARLY_ALL:
             pieces.append(Piece(state, ended=True))
+            state = ""
         if len(current) > _LONGEST_PIECE:
             pieces.append(Piece(current, ended=False))
-            current = ""
-        self.pending = current
+            current = state = returned = self.unfinished = ""
+        self.pending = f"{state}{returned}{current}"
 
 
 @dataclass(slots=True)
@@ -107,12 +121,14 @@ class LogPrinter:
         label: text before each line, by rank; None for a single rank, whose unfinished lines are shown at once.
         raw: pass text on as it is; with labels it is still cut into lines.
         line_chars: longer lines end there, with a note; None: never.
+        live: the log is followed: of a line that is drawn over, states are shown as they come.
     """
 
     write: Callable[[str], object]
     label: Callable[[int], str] | None = None
     raw: bool = False
     line_chars: int | None = None
+    live: bool = True
     _columns: dict[int, int] = field(default_factory=dict)
     """Characters that the line of a rank has had so far."""
     _assemblers: dict[int, LineAssembler] = field(default_factory=dict)
@@ -128,12 +144,13 @@ class LogPrinter:
             return
         rank = chunk["rank"]
         assembler = self._assemblers.setdefault(rank, LineAssembler(raw=self.raw))
-        pieces = assembler.feed(chunk["text"])
+        behind = max(0, chunk["size"] - chunk["next_offset"]) if self.live else sys.maxsize
+        pieces = assembler.feed(chunk["text"], behind_bytes=behind)
         if chunk["complete"]:
             pieces += assembler.finish()
         self._print(rank, pieces)
-        if self.label is None and assembler.pending:
-            self._print_open(self._cut(rank, assembler.pending))
+        if self.label is None and assembler.unfinished:
+            self._print_open(self._cut(rank, assembler.unfinished))
 
     def finish(self) -> None:
         """Print what no line end followed, and end the line."""

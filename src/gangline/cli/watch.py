@@ -227,7 +227,7 @@ def _fetch_log(client: Client, run: RunDetail, rank: int) -> list[str]:
     except NotFound:
         return []
     assembler = LineAssembler()
-    pieces = (*assembler.feed(chunk["text"]), *assembler.finish())
+    pieces = (*assembler.feed(chunk["text"], behind_bytes=sys.maxsize), *assembler.finish())
     return [line for piece in pieces for line in piece.text.split("\n")]
 
 

@@ -98,3 +98,48 @@ def test_marks_that_turn_the_order_of_letters_around_are_shown():
     )
     assert printed(chunk("a\u202eb\n"), labels=True) == "0 | a\\u202eb\n"
     assert printed(chunk("a\u202eb\n"), raw=True) == "a\u202eb\n"
+
+
+BAR = "".join(f"\r{number:4d}/5000 |{'#' * (number // 100):<50}| END" for number in range(5_001))
+
+
+def pages(text: str, size: int) -> list[dict[str, object]]:
+    """As a server sends a log that is there already."""
+    cuts = range(0, len(text), size)
+    return [{**chunk(text[at : at + size]), "next_offset": at + size, "size": len(text)} for at in cuts]
+
+
+@pytest.mark.parametrize("labels", [False, True])
+@pytest.mark.parametrize("size", [65_536, 1_000, 7])
+def test_a_progress_bar_is_not_torn_where_pages_end(size: int, labels: bool):  # noqa: FBT001 - a parameter of the test
+    parts: list[str] = []
+    printer = LogPrinter(parts.append, (lambda rank: f"{rank} | ") if labels else None, live=False)
+    for page in pages(f"{BAR}\n{BAR}", size):
+        printer.feed(page)  # type: ignore[arg-type]
+    printer.finish()
+    final = f"{'0 | ' if labels else ''}5000/5000 |{'#' * 50}| END\n"
+    assert "".join(parts) == 2 * final
+
+
+def test_a_followed_progress_bar_shows_whole_states_however_its_pages_are_cut():
+    out = printed(*pages(f"{BAR}\ndone\n", 65_536))
+    lines = out.splitlines()
+    assert all(line.endswith("END") for line in lines[:-1])
+    assert lines[-2:] == [f"5000/5000 |{'#' * 50}| END", "done"]
+
+
+def test_memory_stays_bounded_by_a_progress_bar_that_never_ends():
+    assembler = LineAssembler()
+    for page in pages(BAR * 20, 65_536):
+        assert assembler.feed(str(page["text"]), behind_bytes=1 << 30) == []
+        assert len(assembler.pending) <= 200
+    assert [piece.text[:9] for piece in assembler.finish()] == ["5000/5000"]
+
+
+def test_a_bar_that_ends_with_a_carriage_return_keeps_its_last_state():
+    parts: list[str] = []
+    printer = LogPrinter(parts.append, live=False)
+    for page in pages("  0%\r 50%\r100%\r", 6):
+        printer.feed(page)  # type: ignore[arg-type]
+    printer.finish()
+    assert "".join(parts) == "100%\n"
