@@ -38,10 +38,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["COMMANDS", "Answer", "Call", "Stubs"]
+__all__ = ["COMMANDS", "Answer", "Call", "Stubs", "said_by_sinfo"]
 
 COMMANDS = ("sbatch", "squeue", "sacct", "scontrol", "scancel", "sinfo", "ssh")
+SINFO_WIDTHS = (80, 12, 12, 16, 20, 24, 16, 40, 240, 240)
 PROGRAM = Path(__file__).with_name("stubprogram.py")
+
+
+def said_by_sinfo(lines: str) -> str:
+    """What `sinfo` answers, from `partition|nodes|cpus|memory|limit|size|state|processors|gres|used` on each line."""
+    told = ""
+    for line in lines.splitlines():
+        cells = line.split("|")
+        is_row = len(cells) == len(SINFO_WIDTHS)
+        told += "".join(cell.ljust(width) for cell, width in zip(cells, SINFO_WIDTHS, strict=True)) if is_row else line
+        told += "\n"
+    return told
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ import pty
 import re
 import shlex
 import subprocess
+from typing import Any
 
 import pytest
 from tests.slurm.laptop import HOLD, Laptop, eventually
@@ -49,6 +50,31 @@ def test_a_pool_is_examined(laptop: Laptop) -> None:
     assert "failed" not in said
 
 
+def test_what_is_free_is_said_by_partition(laptop: Laptop) -> None:
+    def part(name: str) -> dict[str, Any]:
+        with laptop.client() as client:
+            return next((one for one in client.pool("lab")["parts"] if one["name"] == name), {})
+
+    whole = eventually("a whole cluster", lambda: (found := part("main")).get("free_devices") == 32 and found)
+    assert (whole["idle_nodes"], whole["nodes"], whole["is_usual"]) == (4, 4, True)
+    laptop.cluster.drain("node04")
+    run = laptop.submit(HOLD, "--nodes", "2", "--gpus-per-node", "3")
+    laptop.logged(run, "up", 1)
+    less = eventually("less of it", lambda: (found := part("main"))["free_devices"] == 18 and found)
+    assert less["idle_nodes"] == 1
+    assert less["free_cpus"] < whole["free_cpus"] * 3 // 4
+    assert re.search(r"main +1/4 +\d+/\d+ +18/32", laptop.gangline("pools", "show", "lab"))
+    assert "18/32" in laptop.gangline("pools")
+
+    waits = laptop.submit(HOLD, "--nodes", "4")
+    room = eventually("why it waits", lambda: laptop.show(waits)["room"])
+    assert [(one["name"], one["idle_nodes"]) for one in room] == [("main", 1)]
+    assert "main: 1 of 4 nodes idle" in laptop.gangline("show", waits)
+    laptop.gangline("stop", waits)
+    laptop.go(run)
+    laptop.until(run, "succeeded")
+
+
 def test_a_dry_run_shows_what_slurm_is_then_given(laptop: Laptop) -> None:
     file = laptop.home / "pools.yaml"
     pools = json.loads(file.read_text())
@@ -56,6 +82,13 @@ def test_a_dry_run_shows_what_slurm_is_then_given(laptop: Laptop) -> None:
     pools["pools"]["lab"]["defaults"] = defaults
     file.write_text(json.dumps(pools))
     (laptop.folder / "train.py").write_text(HOLD)
+
+    def is_known() -> bool:
+        with laptop.client() as client:
+            pool = client.pool("lab")
+        return pool["settings"].get("defaults") == defaults and any(part["is_usual"] for part in pool["parts"])
+
+    eventually("the pool to be as it is now, and to say what it has", is_known)
     asked = ("--pool", "lab", "--procs-per-node", "2", "--setup", "export TOO=mine", "--time-limit", "10m", "train.py")
     shown = json.loads(laptop.gangline("submit", "--dry-run", "--json", *asked))
     gang = shown["gang"]

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.slurm.stubs import Stubs
+from tests.slurm.stubs import Stubs, said_by_sinfo
 
 from gangline.backends.slurm.backend import SlurmBackend
 from gangline.domain.errors import NoCapacity, Rejected, SpecInvalid, Transient
-from gangline.domain.gang import GangSpec, Handle, Launch, Observation
+from gangline.domain.gang import GangSpec, Handle, Launch, Observation, PoolPart
 from gangline.domain.pool import JobStanding, SlurmPool, WaitIn
 from gangline.domain.spec import SlurmOptions
 from gangline.rundir.files import write_text
@@ -339,11 +339,20 @@ def test_what_slurm_may_take_yet_is_no_refusal(scene: Scene, said: str) -> None:
 
 
 def test_capacity_is_what_sinfo_says(scene: Scene) -> None:
-    a100 = "a100*|8|64|512000|gpu:a100:8(S:0-1)|1-00:00:00|1-8\na100*|2|64+|512000+|gpu:8|infinite|1-infinite\n"
-    lines = f"{a100}cpu|100|16|64000|(null)|infinite|1-infinite\nmotd 3\n"
-    scene.stubs.answer("sinfo", out=lines)
+    a100 = "a100*|6|64|512000|1-00:00:00|1-8|idle|0/384/0/384|gpu:a100:8(S:0-1)|gpu:a100:0(IDX:N/A)\n"
+    a100 += "a100*|2|64|512000|1-00:00:00|1-8|mix-|32/96/0/128|gpu:a100:8(S:0-1)|gpu:a100:3(IDX:0-2)\n"
+    a100 += "a100*|2|64+|512000+|infinite|1-infinite|drain*|0/0/128/128|gpu:8|gpu:0\n"
+    cpu = "cpu|100|16|64000|infinite|1-infinite|alloc|1600/0/0/1600|(null)|gpu:0\nmotd 3\n"
+    scene.stubs.answer("sinfo", out=said_by_sinfo(a100 + cpu))
     capacity = scene.backend.capacity()
     assert (capacity.nodes, len(capacity.devices), capacity.cpus) == (100, 80, 1600)
+    whole = {"nodes": 10, "cpus": 640, "devices": 80}
+    free = {"idle_nodes": 6, "free_cpus": 480, "free_devices": 58}
+    assert capacity.parts[0] == PoolPart(name="a100", is_usual=True, **whole, **free)
+    none = {"idle_nodes": 0, "free_cpus": 0, "free_devices": 0}
+    assert capacity.parts[1] == PoolPart(name="cpu", is_usual=False, nodes=100, cpus=1600, devices=0, **none)
+    elsewhere = scene.new_backend(defaults=SlurmOptions(partition="cpu")).capacity()
+    assert [part.is_usual for part in elsewhere.parts] == [False, True]
     gang = scene.gang(gpus_per_node=2, procs_per_node=2)
     assert "#SBATCH --cpus-per-task=16\n" in scene.backend.render(gang).files["launches/000/job.sh"]
 

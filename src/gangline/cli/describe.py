@@ -11,7 +11,7 @@ from typing import Any
 from gangline.cli.prose import fold_message
 from gangline.cli.text import join_words, render_count, render_duration, render_size, visible
 from gangline.domain.phase import TERMINAL, Phase
-from gangline.wire.views import AttemptView, CodeView, FailureView, RunSummary
+from gangline.wire.views import AttemptView, CodeView, FailureView, PoolPartView, RunSummary
 
 __all__ = [
     "describe_attempt",
@@ -20,6 +20,7 @@ __all__ = [
     "describe_failure",
     "describe_gang",
     "describe_phase",
+    "describe_room",
     "exit_code_of",
     "explain",
     "is_over",
@@ -62,6 +63,13 @@ def smaller_gang(run: RunSummary) -> int | None:
     nodes = run["attempt_nodes"]
     waits = run["phase"] in {Phase.QUEUED.value, Phase.STARTING.value}
     return None if waits or nodes is None or nodes >= run["nodes"] else nodes
+
+
+def describe_room(part: PoolPartView) -> str:
+    """`gpu: 3 of 8 nodes idle, 96 of 512 CPUs and 24 of 64 accelerators free`."""
+    devices = f" and {part['free_devices']} of {part['devices']} accelerators" if part["devices"] else ""
+    nodes = f"{part['idle_nodes']} of {render_count(part['nodes'], 'node')} idle"
+    return f"{visible(part['name'])}: {nodes}, {part['free_cpus']} of {part['cpus']} CPUs{devices} free"
 
 
 def script_nodes(run: RunSummary) -> int | None:

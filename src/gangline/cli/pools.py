@@ -45,7 +45,8 @@ _NODE_COLUMNS = (
 def command(ctx: click.Context, *, as_json: bool) -> None:
     """List the machines that runs can use.
 
-    Nodes and ranks are the most that one gang may have; the rest is what the pool has, and what of it is free now.
+    Nodes and ranks are the most that one gang may have; the rest is what the pool has, and what of it is free now, of
+    a cluster in its usual partition: `gangline pools show NAME` has all of them.
     Avoided are machines that failed a check or broke runs again and again: `gangline pools nodes` says which and why.
     """
     if ctx.invoked_subcommand is not None:
@@ -105,23 +106,36 @@ def clear(*, node: str, pool: str | None, as_json: bool) -> None:
 
 
 def _row(pool: PoolView) -> tuple[str, ...]:
-    kind = f" {pool['device_kind']}" if pool["devices"] else ""
-    is_local = pool["backend"] == "local"
-    free = f"{len(pool['free_devices'])}/" if is_local else ""
+    cpus, devices = _free(pool)
     return (
         pool["name"],
         pool["backend"],
         pool["state"].replace("_", " "),
         _known(pool["nodes"]),
         _known(pool["ranks"]),
-        f"{pool['free_cpus']}/{pool['cpus']}" if is_local else _known(pool["cpus"]),
+        cpus,
         render_size(pool["memory_bytes"]) if pool["memory_bytes"] < _MANY_BYTES else "-",
-        f"{free}{len(pool['devices'])}{kind}" if len(pool["devices"]) < _MANY else "-",
+        devices,
         str(pool["running"]),
         str(pool["queued"]),
         str(pool["jobs"]),
         str(pool["avoided_nodes"]),
     )
+
+
+def _free(pool: PoolView) -> tuple[str, str]:
+    """Processors and accelerators: free of all; of a cluster those of the part in which runs start that name none."""
+    kind = f" {pool['device_kind']}" if pool["device_kind"] else ""
+    if pool["backend"] == "local":
+        return f"{pool['free_cpus']}/{pool['cpus']}", f"{len(pool['free_devices'])}/{len(pool['devices'])}{kind}"
+    usual = max(
+        (part for part in pool["parts"] if part["is_usual"]),
+        key=lambda part: (part["free_devices"], part["free_cpus"]),
+        default=None,
+    )
+    if usual is None:
+        return _known(pool["cpus"]), _known(len(pool["devices"]))
+    return f"{usual['free_cpus']}/{usual['cpus']}", f"{usual['free_devices']}/{usual['devices']}"
 
 
 def _known(number: int) -> str:

@@ -12,11 +12,12 @@ import click
 
 from gangline.cli import connection, pooljobs
 from gangline.cli.options import echo_json, echo_lines, json_option
+from gangline.cli.table import Column, render_table
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_age, render_count, visible, wrap
 from gangline.domain.errors import InvalidRequest
 from gangline.wire.pools import BACKENDS, pool_flags, settings_from_flags
-from gangline.wire.views import FindingView, PoolDetail, PoolView
+from gangline.wire.views import FindingView, PoolDetail, PoolPartView, PoolView
 
 if TYPE_CHECKING:
     from gangline.client.client import Client
@@ -145,6 +146,14 @@ def login(*, name: str, only_print: bool) -> int:
     return _examine(client, name, deep=False, as_json=False)
 
 
+_PART_COLUMNS = (
+    Column(title="partition"),
+    Column(title="nodes idle", right=True),
+    Column(title="cpus free", right=True),
+    Column(title="accelerators free", right=True),
+    Column(title="", drop=1),
+)
+
 COMMANDS: Sequence[click.Command] = (add, remove, show, doctor, login, pooljobs.command)
 
 
@@ -199,7 +208,14 @@ def _render_pool(pool: PoolDetail, terminal: Terminal) -> list[str]:
     lines = [terminal.heading(visible(pool["name"]))]
     lines += [f"  {name:<{width}}  {visible(text)}" for name, text in facts.items() if text]
     lines += [f"  {name}: {visible(_shown(value))}" for name, value in pool["settings"].items() if name != "backend"]
-    return lines
+    parts = render_table(_PART_COLUMNS, [_part_row(part) for part in pool["parts"]], terminal, indent=2)
+    return [*lines, "", *parts] if pool["parts"] else lines
+
+
+def _part_row(part: PoolPartView) -> list[str]:
+    devices = f"{part['free_devices']}/{part['devices']}" if part["devices"] else "-"
+    free = [f"{part['idle_nodes']}/{part['nodes']}", f"{part['free_cpus']}/{part['cpus']}", devices]
+    return [part["name"], *free, "runs that name none go there" if part["is_usual"] else ""]
 
 
 def _shown(value: object) -> str:

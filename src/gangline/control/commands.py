@@ -33,6 +33,7 @@ from gangline.control.views import (
     code_view,
     duration_s,
     event_view,
+    part_views,
     summary_view,
     tokens_per_s,
 )
@@ -58,6 +59,7 @@ from gangline.wire.views import (
     EventView,
     MetricView,
     NodeHealthView,
+    PoolPartView,
     PoolView,
     RunDetail,
     RunSummary,
@@ -228,7 +230,17 @@ class Commands:
             tokens_per_s=tokens_per_s(newest),
             client=client,
             backend=self._describe(run),
+            room=self._room(run),
         )
+
+    def _room(self, run: RunRow) -> list[PoolPartView]:
+        """What is free where a run waits."""
+        backend = self._backends.get(run.pool)
+        if backend is None or run.phase is not Phase.QUEUED or Capability.OWN_QUEUE not in backend.capabilities:
+            return []
+        asked = backend.lane(self._specs.get(run)).split(",")
+        parts = part_views(backend.capacity().parts)
+        return [part for part in parts if (part["name"] in asked if any(asked) else part["is_usual"])]
 
     def _describe(self, run: RunRow) -> dict[str, str]:
         """What its backend says of the newest launch, also of one that is over."""
@@ -494,6 +506,7 @@ class Commands:
             command=state.command,
             since=state.since,
             jobs=sum(run.handle is not None for run in mine),
+            parts=part_views(capacity.parts),
         )
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from gangline.domain.errors import GanglineError
+from gangline.domain.gang import PoolPart
 from gangline.rundir.files import Unreadable, read_json
 from gangline.rundir.layout import AttemptDir, RunDir
 from gangline.snapshot.manifest import Manifest
@@ -22,6 +24,7 @@ from gangline.wire.views import (
     FailureView,
     MetricBucket,
     NodeView,
+    PoolPartView,
     RankView,
     RunSummary,
 )
@@ -32,6 +35,7 @@ __all__ = [
     "code_view",
     "duration_s",
     "event_view",
+    "part_views",
     "summary_view",
     "tokens_per_s",
 ]
@@ -103,6 +107,11 @@ def attempt_view(attempt: AttemptRow, folder: AttemptDir) -> AttemptView:
         ranks=[_rank_view(rank) for rank in attempt.ranks],
         nodes=[_node_view(node, folder) for node in attempt.nodes],
     )
+
+
+def part_views(parts: Sequence[PoolPart]) -> list[PoolPartView]:
+    """The parts of a pool, in its scheduler's order."""
+    return [PoolPartView(**asdict(part)) for part in parts]  # type: ignore[typeddict-item]  # same fields
 
 
 def bucket_view(cell: Cell) -> MetricBucket:

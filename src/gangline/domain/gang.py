@@ -169,6 +169,21 @@ class Capability(str, Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolPart:
+    """A part of a pool that fills up by itself (see `Backend.lane`): what it has, and what all its users leave free."""
+
+    name: str
+    is_usual: bool
+    """Runs go there that name none."""
+    nodes: int
+    idle_nodes: int
+    cpus: int
+    free_cpus: int
+    devices: int
+    free_devices: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PoolCapacity:
     """What a pool could ever hold at once; used to refuse the impossible at submit and to fit what waits."""
 
@@ -183,6 +198,8 @@ class PoolCapacity:
     """`nvidia`, `amd` or ""."""
     hosts: tuple[str, ...] = ()
     """The machines by their names; empty: the backend does not know them, and has as many as `nodes`."""
+    parts: tuple[PoolPart, ...] = ()
+    """Of a backend with a queue of its own, as it said a moment ago; empty: it has none, or does not say."""
 
     @property
     def num_hosts(self) -> int:

@@ -78,6 +78,7 @@ def make_detail(summary: RunSummary, *, spec: Mapping[str, Any], client: Mapping
         "tokens_per_s": None,
         "duration_s": None,
         "client": dict(client),
+        "room": [],
         "backend": {},
     }
 

@@ -252,6 +252,8 @@ class RunDetail(RunSummary):
     """Who submitted, from which host, folder and command line."""
     backend: dict[str, str]
     """What people need to look at its newest launch themselves: `job`, `log`, commands to type; empty for `local`."""
+    room: list[PoolPartView]
+    """While it waits in the queue of its pool: what the parts that it may go to have free."""
 
 
 class MetricBucket(TypedDict):
@@ -369,6 +371,20 @@ class StacksView(TypedDict):
     ranks: list[StacksRank]
 
 
+class PoolPartView(TypedDict):
+    """What a part of a pool (of Slurm a partition) has, and what all its users leave free of it now."""
+
+    name: str
+    is_usual: bool
+    """Runs go there that name none."""
+    nodes: int
+    idle_nodes: int
+    cpus: int
+    free_cpus: int
+    devices: int
+    free_devices: int
+
+
 class PoolView(TypedDict):
     """One configured backend."""
 
@@ -397,6 +413,8 @@ class PoolView(TypedDict):
     since: float | None
     jobs: int
     """Launches that its backend holds, those that wait there included."""
+    parts: list[PoolPartView]
+    """Of a pool with a queue of its own, as its scheduler said within the last two minutes; else empty."""
 
 
 class PoolDetail(PoolView):

@@ -158,6 +158,7 @@ def make_run(**changes: Any) -> dict[str, Any]:
         "tokens_per_s": None,
         "client": {},
         "backend": {},
+        "room": [],
     }
     whole = {**made, **changes}
     started, ended = whole["started"], whole["ended"]
@@ -349,7 +350,7 @@ class FakeClient:
     def pools(self) -> list[dict[str, Any]]:
         made = {"name": "local", "backend": "local", "nodes": 8, "ranks": 64, "cpus": 2, "memory_bytes": 8_000_000_000}
         free = {"devices": [], "device_kind": "", "free_devices": [], "free_cpus": 2, "running": 1, "queued": 0}
-        state = {"state": "ready", "state_text": "", "command": "", "since": None, "jobs": 0}
+        state = {"state": "ready", "state_text": "", "command": "", "since": None, "jobs": 0, "parts": []}
         local = {**made, **free, **state, "avoided_nodes": 0, "warnings": []}
         return [local, *({**local, **pool} for pool in self.more_pools)]
 

@@ -17,7 +17,7 @@ from typing import ClassVar, Protocol
 
 from gangline.agent import bundle
 from gangline.backends.slurm.ahead import AWAIT_S, SlurmAhead, let_settle
-from gangline.backends.slurm.capacity import decide_capacity, decide_cpus, in_partitions
+from gangline.backends.slurm.capacity import decide_capacity, decide_cpus, decide_parts, in_partitions
 from gangline.backends.slurm.caretaker import Caretaker
 from gangline.backends.slurm.census import Census
 from gangline.backends.slurm.doctor import examine
@@ -146,7 +146,9 @@ class SlurmBackend:
         self._on_close()
 
     def capacity(self) -> PoolCapacity:
-        return decide_capacity(self.pool, self._census.kinds())
+        kinds = self._census.kinds()
+        parts = decide_parts(self.pool, kinds) if self._census.is_fresh() else ()
+        return replace(decide_capacity(self.pool, kinds), parts=parts)
 
     def places(self, run_id: str) -> Places:
         work = self.pool.work

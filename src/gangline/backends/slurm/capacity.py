@@ -6,19 +6,35 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gangline.domain.gang import PoolCapacity
+from gangline.domain.gang import PoolCapacity, PoolPart
 from gangline.domain.pool import SlurmPool
 
-__all__ = ["NodeKind", "decide_capacity", "decide_cpus", "in_partitions", "parse_sinfo", "render_sinfo"]
+__all__ = ["NodeKind", "decide_capacity", "decide_cpus", "decide_parts", "in_partitions", "parse_sinfo", "render_sinfo"]
 
 _GRES = re.compile(r"([A-Za-z_][\w-]*)(?::(\w[\w.-]*))?:(\d+)(?:[KMGTP])?(?=[(,]|$)")
 _MOST = 1_000_000
 _MIB = 1 << 20
 _MANY_BYTES = 1 << 60
+_FIELDS = {
+    "Partition": 80,
+    "Nodes": 12,
+    "CPUs": 12,
+    "Memory": 16,
+    "Time": 20,
+    "Size": 24,
+    "StateCompact": 16,
+    "CPUsState": 40,
+    "Gres": 240,
+    "GresUsed": 240,
+}
+"""Columns of fixed width, which every version understands; each is longer than what it holds."""
+_USABLE = re.compile(r"(idle|mix|alloc|comp|plnd)[~#^+-]*")
+"""States of nodes that take jobs, or will when what they run is over; other marks than these keep jobs away."""
+_SHARES = re.compile(r"\d+/(\d+)/\d+/\d+")
+"""Processors that are allocated, idle, out of order, and all."""
 _TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
-_COLUMNS = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +53,10 @@ class NodeKind:
     """Longest time limit of a job."""
     most_nodes: float = math.inf
     """Of one job."""
+    idle_nodes: int = 0
+    """Of all that are counted here, with nothing on them."""
+    free_cpus: int = 0
+    free_gpus: int = 0
 
     def count(self, name: str, model: str = "") -> int:
         """How many of a generic resource each node has; of any model, where none is named."""
@@ -50,31 +70,41 @@ class NodeKind:
 
 def render_sinfo() -> list[str]:
     """The question."""
-    return ["env", "-u", "SINFO_PARTITION", "sinfo", "--noheader", "--exact", "--format=%P|%D|%c|%m|%G|%l|%s"]
+    columns = ",".join(f"{name}:{width}" for name, width in _FIELDS.items())
+    return ["env", "-u", "SINFO_PARTITION", "sinfo", "--noheader", "--exact", f"--Format={columns}"]
 
 
 def parse_sinfo(out: str) -> list[NodeKind]:
     """The answer; lines that are none are passed over."""
-    kinds = []
-    for line in out.splitlines():
-        parts = line.strip().split("|")
-        if len(parts) != _COLUMNS or not all(part.rstrip("+").isdigit() for part in parts[1:4]):
-            continue
-        nodes, cpus, memory_mib = (int(part.rstrip("+")) for part in parts[1:4])
-        most_nodes = parts[6].rpartition("-")[2]
-        kinds.append(
-            NodeKind(
-                partition=parts[0].rstrip("*"),
-                is_default=parts[0].endswith("*"),
-                nodes=nodes,
-                cpus=cpus,
-                memory_bytes=memory_mib * _MIB,
-                gres="" if parts[4] == "(null)" else parts[4],
-                most_s=_parse_limit(parts[5]),
-                most_nodes=int(most_nodes) if most_nodes.isdigit() else math.inf,
-            )
-        )
-    return kinds
+    found = [_parse_line(line) for line in out.splitlines()]
+    return [kind for kind in found if kind is not None]
+
+
+def _parse_line(line: str) -> NodeKind | None:
+    said, at = {}, 0
+    for name, width in _FIELDS.items():
+        said[name], at = line[at : at + width].strip(), at + width
+    numbers = [said[name].rstrip("+") for name in ("Nodes", "CPUs", "Memory")]
+    if not all(number.isdigit() for number in numbers):
+        return None
+    nodes, cpus, memory_mib = map(int, numbers)
+    most_nodes = said["Size"].rpartition("-")[2]
+    kind = NodeKind(
+        partition=said["Partition"].rstrip("*"),
+        is_default=said["Partition"].endswith("*"),
+        nodes=nodes,
+        cpus=cpus,
+        memory_bytes=memory_mib * _MIB,
+        gres="" if said["Gres"] == "(null)" else said["Gres"],
+        most_s=_parse_limit(said["Time"]),
+        most_nodes=int(most_nodes) if most_nodes.isdigit() else math.inf,
+    )
+    shares = _SHARES.fullmatch(said["CPUsState"])
+    if not _USABLE.fullmatch(said["StateCompact"]) or shares is None:
+        return kind
+    used = sum(int(number) for one, _, number in _GRES.findall(said["GresUsed"]) if one == "gpu")
+    idle = nodes if said["StateCompact"].startswith("idle") else 0
+    return replace(kind, idle_nodes=idle, free_cpus=int(shares[1]), free_gpus=nodes * max(0, kind.gpus - used))
 
 
 def in_partitions(kinds: Sequence[NodeKind], names: str | None) -> list[NodeKind]:
@@ -108,6 +138,27 @@ def decide_capacity(pool: SlurmPool, kinds: Sequence[NodeKind]) -> PoolCapacity:
         cpus=max(sum(kind.nodes * max(kind.cpus, pool.cpus_per_node) for kind in part) for part in parts),
         memory_bytes=max(sum(kind.nodes * kind.memory_bytes for kind in part) for part in parts) or _MANY_BYTES,
         devices=tuple(str(number) for number in range(gpus)),
+    )
+
+
+def decide_parts(pool: SlurmPool, kinds: Sequence[NodeKind]) -> tuple[PoolPart, ...]:
+    """What each partition has, and what of it is free."""
+    usual = {kind.partition for kind in in_partitions(kinds, pool.defaults.partition)}
+    by_partition: dict[str, list[NodeKind]] = defaultdict(list)
+    for kind in kinds:
+        by_partition[kind.partition].append(kind)
+    return tuple(
+        PoolPart(
+            name=name,
+            is_usual=name in usual,
+            nodes=sum(kind.nodes for kind in part),
+            idle_nodes=sum(kind.idle_nodes for kind in part),
+            cpus=sum(kind.nodes * kind.cpus for kind in part),
+            free_cpus=sum(kind.free_cpus for kind in part),
+            devices=sum(kind.nodes * kind.gpus for kind in part),
+            free_devices=sum(kind.free_gpus for kind in part),
+        )
+        for name, part in by_partition.items()
     )
 
 

@@ -18,8 +18,9 @@ _log = logging.getLogger(__name__)
 
 _SINFO_S = 20.0
 _ASK_AGAIN_S = 30.0
-"""How soon a cluster that did not answer is asked again."""
-_KNOWN_FOR_S = 600.0
+"""How often it is asked at most, whether it answers or not."""
+_FRESH_S = 120.0
+"""So long what was said to be free counts."""
 _FIRST_PATIENCE_S = 2.0
 
 
@@ -45,6 +46,7 @@ class Census:
         self._lock = threading.Lock()
         self._kinds: tuple[NodeKind, ...] = ()
         self._ask_at = 0.0
+        self._answered_at: float | None = None
         self._first = threading.Event()
 
     def kinds(self) -> tuple[NodeKind, ...]:
@@ -60,12 +62,16 @@ class Census:
             self._first.wait(self._first_patience_s)
         return self._kinds
 
+    def is_fresh(self) -> bool:
+        """Whether the cluster has said a moment ago what it has."""
+        return self._answered_at is not None and self._monotonic() - self._answered_at < _FRESH_S
+
     def _ask(self) -> None:
         try:
             ran = self._link.run(render_sinfo(), timeout_s=_SINFO_S)
             kinds = parse_sinfo(ran.out) if ran.rc == 0 else []
             if kinds:
-                self._kinds, self._ask_at = tuple(kinds), self._monotonic() + _KNOWN_FOR_S
+                self._kinds, self._answered_at = tuple(kinds), self._monotonic()
         except BackendError as error:
             _log.info("pool %s did not say what it has: %s", self._pool.name, error)
         finally:

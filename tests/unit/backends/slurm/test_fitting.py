@@ -1,6 +1,7 @@
 """What is refused before it waits for ever, and what is not sure enough for that."""
 
 import pytest
+from tests.slurm.stubs import said_by_sinfo
 
 from gangline.backends.slurm.capacity import in_partitions, parse_sinfo
 from gangline.backends.slurm.fitting import OVERRIDES, explain_partition, find_misfit
@@ -11,12 +12,12 @@ from gangline.testing import make_gang
 
 SINFO = """\
 welcome to the cluster
-a100*|8|64|512000|gpu:a100:8(S:0-1),shard:16|2-00:00:00|1-4
-a100*|2|64+|512000+|gpu:8(S:0,1)|2-00:00:00|1-4
-mig|3|64|512000|gpu:3g.20gb:2|infinite|1-infinite
-cpu|100|16|64000|(null)|30:00|1-infinite
+a100*|8|64|512000|2-00:00:00|1-4|idle|0/512/0/512|gpu:a100:8(S:0-1),shard:16|gpu:a100:0
+a100*|2|64+|512000+|2-00:00:00|1-4|mix|8/120/0/128|gpu:8(S:0,1)|gpu:2(IDX:0-1)
+mig|3|64|512000|infinite|1-infinite|down*|0/0/192/192|gpu:3g.20gb:2|gpu:3g.20gb:0
+cpu|100|16|64000|30:00|1-infinite|alloc|1600/0/0/1600|(null)|(null)
 """
-KINDS = parse_sinfo(SINFO)
+KINDS = parse_sinfo(said_by_sinfo(SINFO))
 POOL = SlurmPool(name="lab", work="/w")
 
 
@@ -31,6 +32,8 @@ def test_what_sinfo_says_is_understood():
         ("mig", 2, float("inf"), float("inf")),
         ("cpu", 0, 1800.0, float("inf")),
     ]
+    free = [(kind.idle_nodes, kind.free_cpus, kind.free_gpus) for kind in KINDS]
+    assert free == [(8, 512, 64), (0, 120, 12), (0, 0, 0), (0, 0, 0)]
     assert KINDS[0].count("gpu", "a100") == 8
     assert (KINDS[1].count("gpu", "a100"), KINDS[2].count("gpu", "3g.20gb"), KINDS[0].count("shard")) == (0, 2, 16)
     assert {kind.partition for kind in in_partitions(KINDS, None)} == {"a100"}
