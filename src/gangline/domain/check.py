@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from gangline.domain.errors import SpecInvalid, nearest
+from gangline.domain.faults import Faults
 from gangline.domain.launched import find_launched, words_of
 from gangline.domain.naming import check_name, check_variable, name_from
 from gangline.domain.spec import EntryKind, ResumeMode, RunSpec, Strategy
@@ -84,19 +85,33 @@ def check_spec(spec: RunSpec) -> None:
     """Refuse what no pool could run.
 
     Raises:
-        SpecInvalid: names the key, the value, and what is valid.
+        SpecInvalid: names each key, its value, and what is valid.
     """
     if not spec.entry.strip() or "\0" in spec.entry:
         raise SpecInvalid("There is nothing to run", fix="Name a script, a module with -m, or a command after `--`.")
+    faults = Faults()
+    for check in (
+        _check_own_name,
+        _check_words,
+        _check_sizes,
+        _check_times,
+        _check_environment,
+        _check_folders,
+        _check_signatures,
+        _check_preflight,
+        _check_strategy,
+    ):
+        with faults.gathered():
+            check(spec)
+    faults.raise_all("The spec")
+
+
+def _check_own_name(spec: RunSpec) -> None:
     if spec.name is not None:
         check_name(spec.name)
-    _check_words(spec)
-    _check_sizes(spec)
-    _check_times(spec)
-    _check_environment(spec)
-    _check_folders(spec)
-    _check_signatures(spec)
-    _check_preflight(spec)
+
+
+def _check_strategy(spec: RunSpec) -> None:
     if spec.strategy is Strategy.RAY and (spec.resources.procs_per_node or 1) != 1:
         raise SpecInvalid(
             f"--procs-per-node is {spec.resources.procs_per_node}, and --strategy is ray",
@@ -237,9 +252,11 @@ def _check_sizes(spec: RunSpec) -> None:
         "--max-preemptions": (spec.restarts.max_preemptions, 0),
         "--max-continuations": (spec.stop.max_continuations, 0),
     }
+    faults = Faults()
     for flag, (value, low) in least.items():
         if value is not None and value < low:
-            raise SpecInvalid(f"{flag} is {value}", fix=f"Give it a whole number from {low} up.")
+            faults.add(SpecInvalid(f"{flag} is {value}", fix=f"Give it a whole number from {low} up."))
+    faults.raise_all("The spec")
     if resources.min_nodes is not None and resources.min_nodes > resources.nodes:
         raise SpecInvalid(
             f"At least {resources.min_nodes} nodes and at most {resources.nodes} are asked for",
@@ -266,9 +283,11 @@ def _check_times(spec: RunSpec) -> None:
         "--restart-backoff": (restarts.backoff_s, False),
         "--restart-max-backoff": (restarts.max_backoff_s, False),
     }
+    faults = Faults()
     for flag, (value, positive) in times.items():
         if value is not None and not (math.isfinite(value) and value >= 0 and (value > 0 or not positive)):
-            raise SpecInvalid(f"{flag} is {value} seconds", fix="Give it a time such as 90s, 15m or 2h.")
+            faults.add(SpecInvalid(f"{flag} is {value} seconds", fix="Give it a time such as 90s, 15m or 2h."))
+    faults.raise_all("The spec")
     if stop.time_limit_s is not None and stop.notice_s() >= stop.time_limit_s:
         raise SpecInvalid(
             f"--time-limit-notice is {stop.notice_s():g} seconds, and --time-limit {stop.time_limit_s:g}",

@@ -93,6 +93,8 @@ class SpecInvalid(InvalidRequest):
     """A key or a value of a run spec is wrong."""
 
     code = "spec_invalid"
+    faults: tuple[SpecInvalid, ...] = ()
+    """Where several things are wrong: each of them. Only in the process that found them; `why` tells of all."""
 
 
 class GangTooLarge(InvalidRequest):

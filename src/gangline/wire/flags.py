@@ -12,6 +12,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from gangline.domain.errors import SpecInvalid
+from gangline.domain.faults import Faults
 from gangline.domain.naming import check_variable
 from gangline.wire.reading import read_value, split_nodes
 from gangline.wire.schema import Key, Kind, keys
@@ -69,9 +70,10 @@ def apply_flags(
             key's kind and unit. `entry`, `entry_kind` and `args`, which are no options, are taken here too.
         environ: where `--env NAME` takes its value from.
     Raises:
-        SpecInvalid: naming the option, its value and what is valid.
+        SpecInvalid: naming each option, its value and what is valid.
     """
     layer: dict[str, Any] = {}
+    faults = Faults()
     for dotted, value in values.items():
         key = _by_dotted()[dotted]
         if value is None or (key.kind in {Kind.LIST, Kind.TABLE} and not value):
@@ -79,9 +81,12 @@ def apply_flags(
         target = layer
         for section in key.path[:-1]:
             target = target.setdefault(section, {})
-        target[key.path[-1]] = value if key.path == _NODES else _read_flag(key, value, environ)
+        with faults.gathered():
+            target[key.path[-1]] = value if key.path == _NODES else _read_flag(key, value, environ)
     if _NODES[0] in layer:
-        layer[_NODES[0]] = _read_sizes(layer[_NODES[0]], environ)
+        with faults.gathered():
+            layer[_NODES[0]] = _read_sizes(layer[_NODES[0]], environ)
+    faults.raise_all("The command line")
     return merge_layers(mapping, layer)
 
 

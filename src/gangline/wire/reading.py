@@ -18,6 +18,7 @@ from typing import Any
 
 from gangline.domain.check import MOST
 from gangline.domain.errors import SpecInvalid, nearest
+from gangline.domain.faults import Faults
 from gangline.domain.naming import check_name, check_variable
 from gangline.domain.spec import EntryKind
 from gangline.wire.schema import Key, Kind, Path, keys, sections
@@ -54,7 +55,7 @@ def read_spec(raw: object, origin: Origin) -> dict[str, Any]:
     """Plain values (text, numbers, lists, tables) under canonical keys, for those keys that were given.
 
     Raises:
-        SpecInvalid: an unknown key, a key given twice under two spellings, or a value of the wrong kind.
+        SpecInvalid: unknown keys, keys given twice under two spellings, values of the wrong kind: all at once.
     """
     return _read_section(raw, (), origin)
 
@@ -121,17 +122,32 @@ def _read_section(raw: object, path: Path, origin: Origin) -> dict[str, Any]:
             f"{origin.place(path)} is {_shown(raw)}", why=f"It takes keys with values: {', '.join(_names(path))}."
         )
     found: dict[str, Any] = {}
+    taken: set[str] = set()
+    faults = Faults()
     if path == _RESOURCES:
-        raw = split_nodes(raw, origin.place((*path, "nodes")))
+        with faults.gathered():
+            raw = split_nodes(raw, origin.place((*path, "nodes")))
     for written, value in raw.items():
-        place = origin.place((*path, str(written)))
-        name = _names(path).get(str(written))
-        if name is None:
-            raise SpecInvalid(f"{place} is not a key of the spec", fix=_where_it_belongs(str(written), path))
-        if name in found:
-            raise SpecInvalid(f"{place} is given twice, under two spellings", fix="Keep one of them.")
-        found[name] = _read_key((*path, name), str(written), value, origin)
-    return found if path else _resolve_entry(found, origin)
+        with faults.gathered():
+            name = _name_of(str(written), path, origin)
+            if name in taken:
+                place = origin.place((*path, str(written)))
+                raise SpecInvalid(f"{place} is given twice, under two spellings", fix="Keep one of them.")
+            taken.add(name)
+            found[name] = _read_key((*path, name), str(written), value, origin)
+    if not path:
+        with faults.gathered():
+            found = _resolve_entry(found, origin)
+    faults.raise_all(origin.name or "The spec")
+    return found
+
+
+def _name_of(written: str, path: Path, origin: Origin) -> str:
+    name = _names(path).get(written)
+    if name is None:
+        place = origin.place((*path, written))
+        raise SpecInvalid(f"{place} is not a key of the spec", fix=_where_it_belongs(written, path))
+    return name
 
 
 def _read_key(path: Path, written: str, value: object, origin: Origin) -> Any:

@@ -207,3 +207,17 @@ def test_a_name_that_nobody_gave_is_legal(entry, name):
     completed = complete_spec(make_spec(entry=entry, name=None), make_capacity())
     assert completed.name == name
     check_spec(completed)
+
+
+def test_all_that_no_pool_could_run_is_said_at_once():
+    spec = make_spec(name="\0")
+    resources = replace(spec.resources, nodes=0, procs_per_node=-1)
+    spec = replace(spec, resources=resources, stop=replace(spec.stop, grace_s=-1.0))
+    with pytest.raises(SpecInvalid) as caught:
+        check_spec(spec)
+    assert caught.value.what == "The spec has 4 faults"
+    assert [fault.what.partition(" is ")[0] for fault in caught.value.faults[1:]] == [
+        "--nodes",
+        "--procs-per-node",
+        "--stop-grace",
+    ]

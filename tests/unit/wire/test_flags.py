@@ -125,3 +125,11 @@ def test_a_gang_may_have_a_smallest_size(
 def test_a_wrong_range_of_sizes_is_named(given: dict[str, str], told: str) -> None:
     with pytest.raises(SpecInvalid, match=told):
         apply_flags({}, given)
+
+
+def test_all_that_is_wrong_with_the_options_is_said_at_once():
+    values = {"resources.nodes": "some", "resources.gpus_per_node": "2", "strategy": "dpd", "stop.time_limit_s": "soon"}
+    with pytest.raises(SpecInvalid) as caught:
+        apply_flags({}, values)
+    assert caught.value.what == "The command line has 3 faults"
+    assert [fault.what.split()[0] for fault in caught.value.faults] == ["`--strategy`", "`--time-limit`", "`--nodes`"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 
 import pytest
@@ -346,3 +347,38 @@ def test_aliases_in_measure_and_long_lists_are_read(tmp_path):
     found = partial_from_yaml(write(tmp_path, text))
     assert found["environment"]["env"] == found["labels"] == {"a": "b"}
     assert len(found["args"]) == 20_001
+
+
+FAULTY = """\
+script: train.py
+nodes: 2
+strategy: dpd
+resources:
+  nodez: 3
+  gpus_per_node: many
+  memory: 16 apples
+stop: {time_limit: soon}
+command: [bash, run.sh]
+"""
+
+
+def test_all_that_is_wrong_with_a_file_is_said_at_once(tmp_path):
+    (tmp_path / "run.yaml").write_text(FAULTY)
+    with pytest.raises(SpecInvalid) as caught:
+        spec_from_yaml(tmp_path / "run.yaml")
+    error = caught.value
+    assert (error.what, len(error.faults)) == ("run.yaml has 7 faults", 7)
+    said = error.why.split("\n")
+    assert [re.search(r"line (\d+)", line)[1] for line in said] == ["2", "3", "5", "6", "7", "8", "9"]
+    assert "belongs under `resources:`" in said[0]
+    assert "`ddp`" in said[1]
+    assert "`nodes`" in said[2]
+
+
+def test_one_fault_is_said_as_ever(tmp_path):
+    (tmp_path / "run.yaml").write_text("script: train.py\nresources: {nodez: 3}\n")
+    with pytest.raises(
+        SpecInvalid, match=r"^`resources\.nodez` \(run\.yaml, line 2\) is not a key of the spec\. "
+    ) as caught:
+        spec_from_yaml(tmp_path / "run.yaml")
+    assert caught.value.faults == ()
