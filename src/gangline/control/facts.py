@@ -16,6 +16,7 @@ from gangline.domain.spec import RestartPolicy, StopPolicy
 from gangline.store.rows import AttemptRow, Move, RunRow
 
 __all__ = [
+    "ALONE_PATIENCE_S",
     "END_PATIENCE_S",
     "EXIT_CODES",
     "LEADER_PATIENCE_S",
@@ -44,6 +45,8 @@ UNKNOWN_PATIENCE_S = 30.0
 """How long a backend may be silent about a launch before the run says so."""
 LEADER_PATIENCE_S = 30.0
 """How long a leader that has shown that it lives may then show nothing, before its launch is ended by force."""
+ALONE_PATIENCE_S = 10.0
+"""The same where all other agents of its launch are gone: they hear a leader by another way, and had missed it, too."""
 STOPPED_EXIT_CODE = 130
 EXIT_CODES: Mapping[Reason, int] = {
     Reason.BACKEND_REJECTED: 65,

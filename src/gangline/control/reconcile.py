@@ -227,7 +227,7 @@ class Reconciler:
             has_queue=self._can(run, Capability.OWN_QUEUE),
             unknown_for_s=0.0 if watch.unknown_since is None else now - watch.unknown_since,
             leader_silent_s=watch.silent_s,
-            leader_patience_s=self._leader_patience_s,
+            leader_patience_s=watch.patience_s(observation, nodes=run.nodes, most_s=self._leader_patience_s),
             was_prepared=run.handle is not None or self._may_have_begun(run),
             policy=spec.restarts,
             stop=spec.stop,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gangline.control.facts import find_cut_off
+from gangline.control.facts import ALONE_PATIENCE_S, find_cut_off
 from gangline.control.ingest import Follower, Found, Ingested
 from gangline.domain.gang import Liveness, Observation
 from gangline.store.rows import AttemptRow, RunRow
@@ -51,13 +51,15 @@ class Watch:
     sign: int | None = None
     """When the leader last touched its sign of life, by the clock of its machine."""
     silent_s: float = 0.0
+    is_alone: bool = False
+    """All agents but the leader's were gone when the backend last saw the launch alive."""
     looked: float | None = None
 
     def begin(self, launch: int) -> None:
         """Another launch: what was seen of the one before says nothing of it."""
         if launch != self.launch:
             self.launch, self.cancelled, self.sign, self.silent_s = launch, None, None, 0.0
-            self.told_end = None
+            self.told_end, self.is_alone = None, False
             self.was_alive, self.cut_since, self.times_gone = False, None, 0
 
     def listen(self, alive: Path, observation: Observation | None, now: float) -> None:
@@ -78,6 +80,12 @@ class Watch:
             return
         self.silent_s = self.silent_s + turn_s if sign == self.sign else 0.0
         self.sign = sign
+
+    def patience_s(self, observation: Observation | None, *, nodes: int, most_s: float) -> float:
+        """How long the leader may be silent: peers that have left it say more than a file that is not touched."""
+        if observation is not None and observation.liveness is Liveness.ALIVE:
+            self.is_alone = len(observation.lost_nodes) >= nodes - 1 > 0
+        return min(most_s, ALONE_PATIENCE_S) if self.is_alone else most_s
 
     def see(self, observation: Observation | None, now: float) -> None:
         """Take in one answer of the backend."""

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gangline.control.facts import LEADER_PATIENCE_S
+from gangline.control.facts import ALONE_PATIENCE_S, LEADER_PATIENCE_S
 
 
 @pytest.fixture
@@ -61,3 +61,34 @@ def test_of_a_launch_without_the_sign_none_is_expected(plant, frozen):
     let_pass(plant, 3 * LEADER_PATIENCE_S)
     assert plant.backend.cancels == []
     assert plant.phase(frozen) == "running"
+
+
+@pytest.fixture
+def two_nodes(plant):
+    run = plant.submit(nodes=2, procs_per_node=1)
+    plant.tick()
+    plant.leader(run).begin()
+    plant.home.run(run).launch(0).alive.write_bytes(b"")
+    plant.tick()
+    assert plant.phase(run) == "running"
+    return run
+
+
+def test_a_leader_that_its_peers_have_missed_too_is_waited_for_no_longer_than_they_did(plant, two_nodes):
+    let_pass(plant, ALONE_PATIENCE_S + 2)
+    assert plant.backend.cancels == []  # one file that stands still
+    plant.backend.lose_node(two_nodes, 1)
+    let_pass(plant, 1)
+    assert len(plant.backend.cancels) == 1
+    let_pass(plant, 3)
+    assert "no sign of life" in plant.store.attempts(two_nodes)[0].message
+    assert plant.store.run(two_nodes).launch == 1
+
+
+def test_a_leader_that_lives_is_left_alone_when_its_peers_are_gone(plant, two_nodes):
+    plant.backend.lose_node(two_nodes, 1)
+    alive = plant.home.run(two_nodes).launch(0).alive
+    for beat in range(10):
+        os.utime(alive, ns=(beat, beat))
+        let_pass(plant, 5)
+    assert plant.backend.cancels == []
