@@ -15,6 +15,7 @@ import os
 import re
 import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from gangline.rundir.files import Unreadable, is_temporary, read_json
 __all__ = [
     "LATEST",
     "MANIFEST",
+    "NOTES",
     "PASSED_OVER",
     "FoundCheckpoint",
     "crc32_of",
@@ -41,9 +43,11 @@ __all__ = [
 
 MANIFEST = "manifest.json"
 LATEST = "latest"
+NOTES = ".saving"
 PASSED_OVER = " was passed over: "
 """Stands in each warning on a checkpoint that a start did not take, between its path and the reason."""
 _NAME = re.compile(r"step-([0-9]+)\.attempt-([0-9]+)(?:\.([0-9]+))?")
+_NOTE = re.compile(r"rank-([0-9]+)\.(saving|done|failed)")
 _BLOCK_BYTES = 1 << 20
 _MOST_SAID = 5
 
@@ -67,6 +71,7 @@ class FoundCheckpoint:
     time: float = 0.0
     """Wall clock of the commit."""
     size_bytes: int = 0
+    """As its manifest says; without one, of what lies in it now."""
     num_files: int = 0
 
     @property
@@ -162,8 +167,17 @@ def judge(path: Path, *, checksums: bool = False) -> FoundCheckpoint:
     step, attempt, save = order
     manifest, why_not = _read_manifest(path)
     if manifest is None:
-        committed = (path / MANIFEST).exists()
-        return FoundCheckpoint(path=path, step=step, attempt=attempt, save=save, committed=committed, why_not=why_not)
+        num_files, size_bytes = _contents(path)
+        return FoundCheckpoint(
+            path=path,
+            step=step,
+            attempt=attempt,
+            save=save,
+            committed=(path / MANIFEST).exists(),
+            why_not=why_not,
+            size_bytes=size_bytes,
+            num_files=num_files,
+        )
     files: Mapping[str, Any] = manifest["files"]
     why_not = _fault(path, files, checksums=checksums)
     return FoundCheckpoint(
@@ -190,13 +204,44 @@ def _read_manifest(folder: Path) -> tuple[dict[str, Any] | None, str]:
     except OSError as error:
         return None, f"its manifest cannot be read ({error.strerror})"
     if manifest is None:
-        return None, "it has no manifest: the save was not finished"
+        return None, f"it has no manifest: the save was not finished{_render_notes(folder)}"
     files = manifest.get("files")
     if not isinstance(files, dict) or not files:
         return None, "its manifest lists no files"
     if not all(isinstance(entry, dict) and type(entry.get("size")) is int for entry in files.values()):
         return None, "its manifest does not say how large its files are"
     return manifest, ""
+
+
+def _render_notes(folder: Path) -> str:
+    """Which ranks have not done their part of a save, as far as they have left word."""
+    try:
+        notes = [_NOTE.fullmatch(path.name) for path in (folder.parent / NOTES / folder.name).iterdir()]
+    except OSError:
+        return ""
+    said: dict[str, set[int]] = {"saving": set(), "done": set(), "failed": set()}
+    for note in filter(None, notes):
+        said[note[2]].add(int(note[1]))
+    began = said["saving"] - said["done"] - said["failed"]
+    told = (("failed", said["failed"]), ("had not finished writing", began))
+    return "".join(f", {_ranks(ranks)} {what}" for what, ranks in told if ranks)
+
+
+def _ranks(ranks: Iterable[int]) -> str:
+    ordered = sorted(ranks)
+    named = ", ".join(map(str, ordered[:_MOST_SAID]))
+    more = f" and {len(ordered) - _MOST_SAID} more" if len(ordered) > _MOST_SAID else ""
+    return f"rank{'s' if len(ordered) > 1 else ''} {named}{more}"
+
+
+def _contents(folder: Path) -> tuple[int, int]:
+    """Files that lie in a folder, whatever they are, and their bytes; without the manifest."""
+    found = [Path(parent, name) for parent, _, names in os.walk(folder) for name in names]
+    sizes = []
+    for path in found:
+        with suppress(OSError):  # gone meanwhile
+            sizes.append(0 if path == folder / MANIFEST else path.lstat().st_size)
+    return len(sizes) - (folder / MANIFEST in found), sum(sizes)
 
 
 def _fault(folder: Path, files: Mapping[str, Any], *, checksums: bool) -> str:

@@ -19,6 +19,7 @@ from gangline.domain.errors import GanglineError
 from gangline.rundir.checkpoints import (
     LATEST,
     MANIFEST,
+    NOTES,
     FoundCheckpoint,
     crc32_of,
     find_checkpoints,
@@ -47,7 +48,6 @@ __all__ = [
 
 CRC_LIMIT_BYTES = 256 * 1024 * 1024
 """Larger files are recorded with their size alone: a checksum of them would hold up training."""
-_NOTES = ".saving"
 _REMOVED = ".removed"
 _MOST_NAMES = 10_000
 _THREADS = 4
@@ -89,17 +89,17 @@ def open_folder(root: str | os.PathLike[str], step: int, attempt: int, *, owner:
 
 def notes_folder(folder: Path) -> Path:
     """Where the ranks leave word about a save that is going on."""
-    return folder.parent / _NOTES / folder.name
+    return folder.parent / NOTES / folder.name
 
 
 def list_saves(root: str | os.PathLike[str]) -> list[tuple[Path, dict[str, Any]]]:
     """Saves that have begun and not ended: the folder (which may be gone) and the owner's note (which may be empty)."""
     root = Path(root)
     try:
-        names = sorted(path.name for path in (root / _NOTES).iterdir())
+        names = sorted(path.name for path in (root / NOTES).iterdir())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    return [(root / name, _read_owner(root / _NOTES / name)) for name in names]
+    return [(root / name, _read_owner(root / NOTES / name)) for name in names]
 
 
 def find_known(root: str | os.PathLike[str]) -> list[FoundCheckpoint]:

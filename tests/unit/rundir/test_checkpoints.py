@@ -50,6 +50,22 @@ def steps(root: Path) -> list[int]:
     return [found.step for found in find_checkpoints(root)]
 
 
+def test_an_unfinished_save_shows_what_lies_in_it_and_who_had_not_finished(tmp_path: Path) -> None:
+    folder = open_folder(tmp_path, 40, 0, owner=OWNER)
+    (folder / "model.pt").write_bytes(b"weights")
+    (folder / "shards").mkdir()
+    (folder / "shards" / "0.bin.tmp").write_bytes(b"12345")
+    assert judge(folder).why_not == "it has no manifest: the save was not finished"
+    for name in ("rank-00001.saving", "rank-00001.done", "rank-00002.saving", "rank-00003.saving", "rank-00003.failed"):
+        (notes_folder(folder) / name).touch()
+    found = judge(folder)
+    assert (found.num_files, found.size_bytes, found.complete, found.committed) == (2, 12, False, False)
+    assert found.why_not.endswith("not finished, rank 3 failed, rank 2 had not finished writing")
+    (folder / "manifest.json").write_text("{")
+    found = judge(folder)
+    assert (found.num_files, found.size_bytes, found.committed) == (2, 12, True)
+
+
 def test_names() -> None:
     assert folder_name(100, 2) == "step-0000000100.attempt-002"
     assert parse_folder_name("step-0000000100.attempt-002.1") == (100, 2, 1)
