@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from gangline.cli.options import echo_json, echo_lines, json_option, run_argumen
 from gangline.cli.summary import main_metric, render_events, render_summary
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_count, render_size, visible
-from gangline.domain.errors import Conflict, InvalidRequest, NotFound
+from gangline.domain.errors import Conflict, InvalidRequest, NotFound, SnapshotRefused
 from gangline.domain.phase import Phase
 from gangline.wire.views import CodeView, MetricView, RunDetail
 
@@ -104,11 +105,26 @@ def _restore_code(client: Client, run: RunDetail, folder: Path, *, as_json: bool
         raise InvalidRequest(
             f"{folder} cannot be written to", why=error.strerror or str(error), fix="Name another folder for --code."
         ) from error
+    _warn_if_packed(restored)
     if as_json:
         echo_json({"folder": str(restored), "digest": digest, "num_files": manifest.num_files})
         return
     size = f"{render_count(manifest.num_files, 'file')}, {render_size(manifest.size_bytes)}"
     say(f"Restored {size} of {run['id']} into {visible(str(restored))}")
+
+
+def _warn_if_packed(folder: Path) -> None:
+    """Say that the copy lies in a project, whose next snapshot would hold it."""
+    from gangline.snapshot.root import find_root  # noqa: PLC0415 - only here
+
+    with suppress(SnapshotRefused):  # its parent is no project, and cannot be one
+        root = find_root(folder.parent)
+        if (root / ".git").exists() or (root / "gangline.yaml").exists():
+            say(
+                f"note: it lies in the project {visible(str(root))}, and is packed with the next submit there unless "
+                "an ignore file names it",
+                err=True,
+            )
 
 
 def _code_of(run: RunDetail) -> CodeView:

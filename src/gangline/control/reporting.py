@@ -109,7 +109,9 @@ class Reporter:
                 for name, content in _archived(run_dir, clean, redactor):
                     archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
                 page = replace(page, removed=redactor.removed)
-                archive.writestr(zipfile.ZipInfo(f"{run_id}/report.html"), render_page(page), zipfile.ZIP_DEFLATED)
+                archive.writestr(
+                    zipfile.ZipInfo(f"gangline-report-{run_id}/report.html"), render_page(page), zipfile.ZIP_DEFLATED
+                )
         except BaseException:
             file.close()
             raise
@@ -194,7 +196,7 @@ def _read(path: Path, start: int, end: int) -> str:
 
 def _archived(run_dir: RunDir, clean: RunDetail, redactor: Redactor) -> Iterator[tuple[str, bytes]]:
     """The files beside the page; full logs up to a bound for each, and one for all."""
-    root = clean["id"]
+    root = f"gangline-report-{clean['id']}"
     yield f"{root}/run.json", _json(clean)
     yield f"{root}/spec.json", _json(clean["spec"])
     yield f"{root}/events.jsonl", "".join(json.dumps(event) + "\n" for event in clean["events"]).encode()

@@ -135,7 +135,8 @@ def judge_nodes(
 ) -> list[NodeHealth]:
     """How each machine stands: the avoided ones first, the worst of them first.
 
-    At most half of a pool is avoided, so that a pool of one machine never stands still.
+    At most half of a pool is avoided. The only machine of a pool is suspect at most: there is no other to use instead,
+    so that saying with each run that it ought to be avoided would help nobody.
 
     Args:
         marks: in any order; those that are too old count for nothing.
@@ -149,7 +150,7 @@ def judge_nodes(
     weights = [_weigh(host, by_host) for host in by_host]
     bad = [weight for weight in weights if policy.marks and (weight.is_decisive or weight.counted >= policy.marks)]
     bad.sort(key=lambda weight: weight.key, reverse=True)
-    here = [weight.host for weight in bad if not hosts or weight.host in hosts]
+    here = [weight.host for weight in bad if num_hosts > 1 and (not hosts or weight.host in hosts)]
     avoided = here[: num_hosts // 2]
     states = {weight.host: NodeState.KEPT if weight.host in here else NodeState.SUSPECT for weight in weights}
     states.update(dict.fromkeys(avoided, NodeState.AVOIDED))

@@ -18,10 +18,14 @@ __all__ = [
     "CHECKPOINTS",
     "GANGLINEIGNORE",
     "GITIGNORE",
+    "LOGS",
+    "REPORTS",
     "IgnoreFiles",
     "Include",
     "built_in_rule",
     "checkpoint_names",
+    "is_report",
+    "log_names",
 ]
 
 GITIGNORE = ".gitignore"
@@ -49,16 +53,41 @@ BUILT_IN = frozenset(
 """Names that are left out everywhere, unless an include names them. `.git` is left out always."""
 CHECKPOINTS = "built-in list: checkpoints of Gangline"
 """The words for what `checkpoint_names` finds."""
-_REPORT = re.compile(r"gangline-report-.+\.html")
-"""What `gangline report` writes into the folder in which it is typed."""
+REPORTS = "built-in list: reports of Gangline"
+LOGS = "built-in list: logs that Gangline has downloaded"
+_REPORT = re.compile(r"gangline-report-.+\.(html?|zip)")
+"""What it calls one that nobody has named."""
+_REPORT_FORMS = (".html", ".htm", ".zip")
+_REPORT_MARKS = (b'<meta name="generator" content="gangline report">', b"gangline-report-")
+"""Stand near the beginning of what `gangline report` writes: in the page's head, and as the archive's first name."""
+_LOOKED_AT_BYTES = 512
+_LOGS_NOTE = "gangline-logs.json"
+"""What `gangline logs --download` leaves beside the logs."""
+_LOG = re.compile(r"rank-\d+\.attempt-\d+\.log")
 _WILD = re.compile(r"[*?\[\\]")
 
 
 def built_in_rule(name: str) -> str | None:
     """The words for a name of the built-in list."""
     if _REPORT.fullmatch(name):
-        return "built-in list: reports of Gangline"
+        return REPORTS
     return f"built-in list: {name}" if name in BUILT_IN else None
+
+
+def is_report(path: str) -> bool:
+    """Whether a file was written by `gangline report`, whatever it is called."""
+    if not path.lower().endswith(_REPORT_FORMS):
+        return False
+    with open(path, "rb") as file:  # noqa: PTH123 - there may be many
+        head = file.read(_LOOKED_AT_BYTES)
+    return any(mark in head for mark in _REPORT_MARKS)
+
+
+def log_names(names: Collection[str]) -> frozenset[str]:
+    """What of a folder `gangline logs --download` has written there."""
+    if _LOGS_NOTE not in names:
+        return frozenset()
+    return frozenset(name for name in names if name == _LOGS_NOTE or _LOG.fullmatch(name))
 
 
 def checkpoint_names(folder: Path, names: Collection[str]) -> frozenset[str]:

@@ -10,7 +10,7 @@ import errno
 import os
 import posixpath
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,10 +20,14 @@ from gangline.snapshot.ignore import (
     CHECKPOINTS,
     GANGLINEIGNORE,
     GITIGNORE,
+    LOGS,
+    REPORTS,
     IgnoreFiles,
     Include,
     built_in_rule,
     checkpoint_names,
+    is_report,
+    log_names,
 )
 from gangline.snapshot.links import decide_link
 from gangline.snapshot.manifest import FOLDER_MODE, Excluded, Kind, printable
@@ -67,8 +71,8 @@ class _Folder:
     rule: str | None = None
     """What left the folder out; only what is included by name is taken from it."""
     by_git: bool = False
-    saved: frozenset[str] = frozenset()
-    """Names in it that are checkpoints of Gangline."""
+    made: Mapping[str, str] = field(default_factory=dict)
+    """Names in it that Gangline has made, and the rule's words for them."""
 
 
 def select(root: Path, *, include: Include, home: Path, max_files: int) -> Selection:
@@ -141,8 +145,9 @@ class _Walk:
         if folder.path and ".git" in names and folder.rule is None:
             top = Path(where)
             folder = _Folder(path=folder.path, by_git=self._ask_git(folder.path, top) is not None)
-        if saved := checkpoint_names(Path(where), names):
-            folder = replace(folder, saved=saved)
+        saved, logs = checkpoint_names(Path(where), names), log_names(names)
+        if saved or logs:
+            folder = replace(folder, made={**dict.fromkeys(logs, LOGS), **dict.fromkeys(saved, CHECKPOINTS)})
             self._keep_if_filled(folder.path)
         if GANGLINEIGNORE in names:
             self.own.load(folder.path, Path(where, GANGLINEIGNORE))
@@ -179,15 +184,15 @@ class _Walk:
         own = self.own.decide(path, is_dir=is_dir)
         if own is not None:
             return own if isinstance(own, str) else None
-        built_in = CHECKPOINTS if entry.name in folder.saved else built_in_rule(entry.name)
+        built_in = folder.made.get(entry.name) or built_in_rule(entry.name)
         if built_in is None and is_dir and os.path.lexists(f"{entry.path}/pyvenv.cfg"):
             built_in = "built-in list: virtual environments"
         if built_in is not None:
             return built_in
-        if folder.by_git:
-            return _GIT_RULE if path in self.ignored else None
-        said = self.gitignore.decide(path, is_dir=is_dir)
-        return said if isinstance(said, str) else None
+        said = self.gitignore.decide(path, is_dir=is_dir) if not folder.by_git else path in self.ignored and _GIT_RULE
+        if isinstance(said, str):
+            return said
+        return REPORTS if entry.is_file(follow_symlinks=False) and is_report(entry.path) else None
 
     def _leave_out(self, path: str, entry: os.DirEntry[str], rule: str, *, is_dir: bool) -> None:
         built_in = rule.startswith("built-in")

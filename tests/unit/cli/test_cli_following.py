@@ -427,8 +427,12 @@ def test_show_code_restores_byte_for_byte(gangline: Any, client: Any, make: Any,
     client.runs = {"a": make.run(id="a", code=make.code())}
     folder = tmp_path / "restored"
     result = gangline("show", "a", "--code", str(folder))
+    assert "packed" not in result.err
     assert result.out == f"Restored 2 files, 8 B of a into {folder}\n"
     assert {path: (folder / path).read_bytes() for path in contents} == contents
     assert [path.name for path in tmp_path.iterdir()] == ["restored"]
+    (tmp_path / "gangline.yaml").touch()
+    inside = gangline("show", "a", "--code", str(tmp_path / "again"))
+    assert f"it lies in the project {tmp_path}, and is packed with the next submit there" in inside.err
     assert gangline("show", "a", "--code", str(folder)).code == 75
     assert gangline("show", "a", "--code", str(folder / "a.bin" / "x")).code in {64, 75}

@@ -12,6 +12,7 @@ from gangline.control.reporting import ReportFile
 from gangline.domain.errors import InvalidRequest
 from gangline.domain.spec import EntryKind
 from gangline.rundir.serving import ensure_token
+from gangline.snapshot.ignore import is_report
 from gangline.testing.secrets import FORMS, WAYS, WAYS_OF_NAMED
 
 EVIL = "<img src=x onerror=alert(1)>"
@@ -77,13 +78,20 @@ def test_a_page_shows_what_happened_and_runs_nothing(plant, run):
 
 
 @pytest.mark.parametrize("form", ["html", "zip"])
+def test_snapshots_know_it_under_any_name(plant, run, form, tmp_path):
+    path = tmp_path / f"mine.{form}"
+    path.write_bytes(content_of(plant.commands.report(run, form=form)))
+    assert is_report(str(path))
+
+
+@pytest.mark.parametrize("form", ["html", "zip"])
 def test_no_secret_is_in_it(plant, run, form):
     made = plant.commands.report(run, form=form)
     texts = [content_of(made)]
     if form == "zip":
         archive = zipfile.ZipFile(io.BytesIO(texts[0]))
-        assert f"{run}/attempts/0/rank-00000.log" in archive.namelist()
-        assert f"{run}/report.html" in archive.namelist()
+        assert f"gangline-report-{run}/attempts/0/rank-00000.log" in archive.namelist()
+        assert f"gangline-report-{run}/report.html" in archive.namelist()
         texts = [archive.read(name) for name in archive.namelist()]
     for secret in secrets_of(plant, run):
         assert not any(secret.encode() in text for text in texts), secret
@@ -112,7 +120,7 @@ def test_secrets_of_known_forms_are_in_no_file_however_they_got_there(plant):
     page = content_of(plant.commands.report(made, form="html"))
     archive = zipfile.ZipFile(io.BytesIO(content_of(plant.commands.report(made, form="zip"))))
     files = {"page": page, **{name: archive.read(name) for name in archive.namelist()}}
-    assert f"{made}/attempts/0/more.jsonl" in files
+    assert f"gangline-report-{made}/attempts/0/more.jsonl" in files
     assert f"{made}/attempts/0/result.json" in files
     told = [
         (name, secret)

@@ -69,7 +69,7 @@ def test_histories(evidence, expected):
 
 
 def test_a_pool_of_one_machine_never_stands_still():
-    assert states(marks("a:r/0", kind=CHECK), hosts=("a",), num_hosts=1) == {"a": "kept"}
+    assert states(marks("a:r/0", kind=CHECK), hosts=("a",), num_hosts=1) == {"a": "suspect"}
     assert states(marks("a:r/0", "b:r/0", kind=CHECK), hosts=("a", "b"), num_hosts=2) == {"b": "avoided", "a": "kept"}
 
 

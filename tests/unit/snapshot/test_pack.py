@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,27 @@ def test_caches_and_environments_are_left_out_by_the_built_in_list(project, pack
         "built-in list: virtual environments",
         "built-in list: reports of Gangline",
     }
+
+
+def test_what_gangline_has_written_is_known_by_what_is_in_it(project, packed) -> None:
+    write(project, "train.py", "mine.html", "mine.zip", "logs/rank-0003.attempt-1.log", "logs/gangline-logs.json")
+    write(project, "logs/notes.txt", "other/rank-0003.attempt-1.log")
+    (project / "run.html").write_text('<html>\n<meta name="generator" content="gangline report">\n' + "x" * 9000)
+    with zipfile.ZipFile(project / "run.ZIP", "w") as archive:
+        archive.writestr("gangline-report-train-2abc/run.json", "{}")
+    result = packed(project)
+    assert paths_of(result) == [
+        "logs/notes.txt",
+        "mine.html",
+        "mine.zip",
+        "other/rank-0003.attempt-1.log",
+        "train.py",
+    ]
+    assert set(rules_of(result)) == {
+        "built-in list: logs that Gangline has downloaded",
+        "built-in list: reports of Gangline",
+    }
+    assert "run.ZIP" in paths_of(packed(project, include=["run.ZIP"]))
 
 
 def test_the_state_folder_is_never_packed(project) -> None:
