@@ -15,7 +15,7 @@ from typing import Any
 from gangline.client import Client
 
 FLOWS = Path(__file__).parent / "flows"
-PATIENCE_S = 90.0
+PATIENCE_S = 300.0
 READ = """
 import sys, json
 from metaflow import Task, namespace
@@ -40,7 +40,7 @@ class Flows:
         self.store = folder / "store"
         self.store.mkdir()
         (folder / "home").mkdir()
-        self._env = {
+        self.env = {
             **{name: value for name, value in os.environ.items() if not name.startswith("METAFLOW_")},
             "GANGLINE_HOME": str(home),
             "HOME": str(folder / "home"),
@@ -61,7 +61,7 @@ class Flows:
             process = subprocess.Popen(
                 command,
                 cwd=self.project,
-                env={**self._env, **env},
+                env={**self.env, **env},
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -94,7 +94,7 @@ class Flows:
             path.name for path in (self.store / ".metaflow" / flow / run / step).iterdir() if path.name.isdigit()
         ]
         code = [sys.executable, "-c", READ, f"{flow}/{run}/{step}/{task}"]
-        done = subprocess.run(code, cwd=self.project, env=self._env, capture_output=True, text=True, check=False)
+        done = subprocess.run(code, cwd=self.project, env=self.env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))
 
