@@ -21,6 +21,8 @@ _SAVE_S = 0.5
 _SAVE_SHARE = 0.1
 """Most of the time that storing the log, which is stored as a whole, may take."""
 _MOST_BYTES = 64 << 20
+_CLOSE_PATIENCE_S = 60.0
+"""With a store that does not answer; the run's own folder has the logs, too."""
 _LONGEST_LINE = 64 << 10
 _MOST_AT_ONCE = 2000
 """Lines of one piece that are printed; all are stored."""
@@ -41,6 +43,8 @@ class TaskLog:
         self._where = where
         self._file = tempfile.NamedTemporaryFile(prefix="gangline-task-", suffix=".log")  # noqa: SIM115 - until close
         self._size = 0
+        self._unwritten: list[bytes] = []
+        """For the thread that stores: a store that hangs holds up nobody else."""
         self._is_over = False
         self._pending: dict[int, str] = {}
         self._changed = threading.Event()
@@ -74,8 +78,11 @@ class TaskLog:
         self._pending = {}
         self._left.set()
         self._changed.set()
-        self._thread.join()
-        self._file.close()
+        self._thread.join(_CLOSE_PATIENCE_S)
+        if self._thread.is_alive():
+            self._complain(f"its store has not answered for {_CLOSE_PATIENCE_S:g} s")
+        else:
+            self._file.close()
 
     def _pass_on(self, lines: Sequence[tuple[str, bool]]) -> None:
         """Store the lines, and print those that are to be printed."""
@@ -96,8 +103,7 @@ class TaskLog:
         if self._size > _MOST_BYTES:
             data += decorate_line(f"[gangline] The log goes on where this one ends: {self._where}") + b"\n"
         with self._lock:
-            self._file.write(data)
-            self._file.flush()
+            self._unwritten.append(data)
         self._changed.set()
 
     def _store(self) -> None:
@@ -116,10 +122,13 @@ class TaskLog:
 
     def _try_save(self) -> None:
         with self._lock:
-            try:
-                self._save(Path(self._file.name))
-            except Exception as error:  # noqa: BLE001 - whatever a store raises: a log never decides how a task ends
-                self._complain(error)
+            data, self._unwritten = b"".join(self._unwritten), []
+        try:
+            self._file.write(data)
+            self._file.flush()
+            self._save(Path(self._file.name))
+        except Exception as error:  # noqa: BLE001 - whatever a store raises: a log never decides how a task ends
+            self._complain(error)
 
     def _complain(self, error: Any) -> None:
         sys.stderr.write(f"The log of this task could not be stored ({error}); {self._where} has it.\n")
