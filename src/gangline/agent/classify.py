@@ -41,7 +41,8 @@ _CARRIER = re.compile(r"(^|\.)(ChildFailedError|CalledProcessError)$")
 _IN_WORKER = re.compile(r"Caught \S+ in DataLoader worker process")
 """Exceptions that only hand on another one, which is then the headline."""
 _KILLED = "killed"
-_TIMEOUT = "collective_timeout"
+_BY_HAND = "ended_by_hand"
+_TIMEOUTS = frozenset({"collective_timeout", "rendezvous_timeout"})
 _WITH_PEAK = frozenset({Reason.OUT_OF_MEMORY, Reason.KILLED})
 
 
@@ -89,7 +90,7 @@ def decide_verdict(end: RankEnd, *, own: Sequence[Signature] = (), facts: Mappin
         return Verdict(reason=Reason.USER_ERROR, message=f"{who} failed{_told(end, None)}.")
     signature = found.signature
     parts = [who, " ", found.sentence(known), _told(end, found)]
-    if signature.reason in _WITH_PEAK:
+    if signature.reason in _WITH_PEAK and signature.id != _BY_HAND:
         parts.append(_peak(end))
     if signature.id == _KILLED:
         parts.append(f"; {_killer(end)}")
@@ -106,10 +107,10 @@ def is_consequence(end: RankEnd) -> bool:
 
 
 def is_timeout(end: RankEnd) -> bool:
-    """Whether the exception of a rank says that it waited for the others longer than its process group allows."""
+    """Whether the exception of a rank says that it waited for the others longer than it was to, also to meet them."""
     kind, message, _ = _error_of(end)
     found = _find_raised(kind, message) if kind or message else None
-    return found is not None and found.id == _TIMEOUT
+    return found is not None and found.id in _TIMEOUTS
 
 
 def decide_port_taken(end: RankEnd, port: int) -> bool:

@@ -53,6 +53,21 @@ STORAGE = (
         ),
     ),
     Signature(
+        id="write_cut_off",
+        reason=Reason.STORAGE,
+        sentence="could not write the whole of a file",
+        hint="See whether the disk of that file is full or over its quota (`df -h`, `quota`): `torch.save` does not say which. "
+        "Make room, or point `--checkpoint-path` at a larger disk, then `gangline resume`.",
+        patterns=(Pattern(text=r"basic_ios::clear: iostream error"),),
+        examples=(
+            Evidence(
+                error_type="RuntimeError",
+                message="[enforce fail at inline_container.cc:672] . unexpected pos 704 vs 598",
+                causes=(("RuntimeError", "basic_ios::clear: iostream error"),),
+            ),
+        ),
+    ),
+    Signature(
         id="quota",
         reason=Reason.STORAGE,
         sentence="could not write, since a quota is used up",

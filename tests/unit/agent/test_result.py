@@ -282,6 +282,16 @@ def test_of_a_collective_that_timed_out_the_rank_that_did_not_come_is_named(
     assert outcome(make_launch(restarts=BUDGETS), made).message.startswith("Rank 0 on node 0 (h) waited in vain")
 
 
+def test_who_did_not_come_to_meet_the_others_is_named(make_launch: Callable[..., LaunchSpec]) -> None:
+    vain = {"type": "torch.distributed.DistStoreError", "message": "wait timeout after 8000ms, keys: /x", "time": 8.0}
+    absent = {"exit_code": None, "signal": 15, "ended": 9.5, "ended_by": "platform", "place": "in time.sleep (t.py:2)"}
+    made = attempt(record(2, exit_code=1, ended=8.5, error=vain), record(1, **absent), ending=FAILURE)
+    found = outcome(make_launch(restarts=BUDGETS), made)
+    assert found.reason is Reason.RENDEZVOUS_FAILED
+    assert found.message.startswith("Missing was rank 1 on node 0 (h): in time.sleep (t.py:2). Rank 2 on node")
+    assert render_result(made, found)["first_failure"]["rank"] == 1
+
+
 def test_the_own_error_of_a_rank_counts_more_than_the_signal_that_ended_it(
     make_launch: Callable[..., LaunchSpec],
 ) -> None:

@@ -12,6 +12,7 @@ __all__ = [
     "Frame",
     "Thread",
     "is_library",
+    "is_ours",
     "main_thread",
     "parse_faulthandler",
     "parse_pyspy",
@@ -28,6 +29,8 @@ _HEADER = "Traceback (most recent call last):"
 _LIBRARY = re.compile(
     r"[/\\](site-packages|dist-packages|lib/python\d)|^<frozen|\.pyz[/\\]|[/\\]gangline[/\\]training[/\\]"
 )
+_OURS = re.compile(r"[/\\]injected[/\\]\w+\.py$")
+"""What Gangline itself runs in a rank, as where it describes an exception."""
 _MOST_THREADS = 40
 _MOST_FRAMES = 60
 _LONGEST_CODE = 160
@@ -119,6 +122,11 @@ def main_thread(threads: Sequence[Thread]) -> Thread | None:
 def is_library(frame: Frame) -> bool:
     """Whether a frame is in code that was installed, rather than in the user's own."""
     return frame.line == 0 or bool(_LIBRARY.search(frame.file))
+
+
+def is_ours(frame: Frame) -> bool:
+    """Whether a frame is what Gangline has put into the rank: it says nothing of where the rank is."""
+    return bool(_OURS.search(frame.file))
 
 
 def with_code(threads: Sequence[Thread], read_line: Callable[[str, int], str]) -> list[Thread]:

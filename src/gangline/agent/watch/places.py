@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gangline.agent.watch.frames import Frame, Thread, is_library, main_thread, parse_traceback
+from gangline.agent.watch.frames import Frame, Thread, is_library, is_ours, main_thread, parse_traceback
 
 __all__ = [
     "Finding",
@@ -133,7 +133,7 @@ class Finding:
 def decide_place(threads: Sequence[Thread]) -> Place:
     """The place of one rank, by its main thread."""
     thread = main_thread(threads)
-    frames = thread.frames if thread is not None else ()
+    frames = [frame for frame in thread.frames if not is_ours(frame)] if thread is not None else []
     own = next((frame for frame in frames if not is_library(frame)), None)
     where = f"{os.path.basename(own.file)}:{own.line}" if own is not None else ""  # noqa: PTH119 - any system's path
     python = [frame for frame in frames if frame.line]

@@ -260,3 +260,10 @@ def test_ranks_that_all_wait_for_the_gang_to_assemble_may_have_counted_it_wrongl
     assert finding.text == "Ranks 0-1 wait in init_process_group (train.py:2)."
     assert "another world size" in finding.hint
     assert "shapes" in decide_finding([view(0), view(1)]).hint
+
+
+def test_what_we_run_in_a_rank_is_no_place_of_it():
+    ours = Frame(file="/runs/r/launches/000/injected/sitecustomize.py", line=258, function="_load")
+    script = Frame(file="/runs/r/code/train.py", line=6, function="<module>", code="step()")
+    assert decide_place([Thread(name="MainThread", frames=(ours,))]).told == ""
+    assert decide_place([Thread(name="MainThread", frames=(ours, script))]).told == "in step (train.py:6)"
