@@ -32,6 +32,12 @@ def test_a_run_lives_through_the_outage_of_everything_else(laptop: Laptop):
     cluster.stop_bastion()
     eventually("the connection to be missed", lambda: pool_state(laptop) == "unreachable")
     assert laptop.show(run)["phase"] == "running", laptop.describe(run)
+    waits = laptop.submit("print('hello')")
+    whole = "Connection refused"
+    eventually("a sentence", lambda: "cannot be reached now" in laptop.show(waits)["message"])
+    assert whole not in laptop.gangline("ps", "--json"), "what ssh says is said once, of the pool"
+    assert laptop.gangline("pools").count(whole) == 1
+    laptop.gangline("stop", waits)
     cluster.start_bastion()
     laptop.grows(run)
 

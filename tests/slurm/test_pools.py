@@ -50,6 +50,17 @@ def test_a_pool_is_examined(laptop: Laptop) -> None:
     assert "failed" not in said
 
 
+def test_a_dead_controller_is_the_one_thing_that_failed(laptop: Laptop) -> None:
+    laptop.cluster.stop_ctld()
+    with laptop.client() as client:
+        found = {one["check"]: one for one in client.examine_pool("lab", deep=True)}
+    assert [check for check, one in found.items() if one["verdict"] == "failed"] == ["controller"]
+    unchecked = {check for check, one in found.items() if one["verdict"] == "unchecked"}
+    assert unchecked == {"partitions", "accounting", "limits", "compute node"}
+    assert "DOWN" in found["controller"]["text"]
+    assert found["work folder"]["verdict"] != "unchecked", "what can be told is"
+
+
 def test_what_is_free_is_said_by_partition(laptop: Laptop) -> None:
     def part(name: str) -> dict[str, Any]:
         with laptop.client() as client:
@@ -135,6 +146,38 @@ LOOK = (
     "exit",
 )
 """What a person types in a shell beside a rank."""
+
+
+def test_a_changed_host_key_is_no_login_and_is_never_taken(laptop: Laptop) -> None:
+    cluster = laptop.cluster
+    file = cluster.folder / "known_hosts"
+    known = file.read_text()
+    run = laptop.submit(HOLD)
+    laptop.logged(run, "up")
+    other = (cluster.folder / "user_key.pub").read_text().split()[1]
+    file.write_text(f"{' '.join(known.split()[:2])} {other}\n")
+    try:
+        cluster.restart_bastion()
+        eventually("the key to be missed", lambda: state_of(laptop) == "host_key_changed")
+        with laptop.client() as client:
+            (pool,) = [pool for pool in client.pools() if pool["name"] == "lab"]
+        assert pool["command"] == "", "nobody is told to log in there"
+        assert f"The ED25519 key at {file}:1 is known here, the host now shows SHA256:" in pool["state_text"]
+        asks = "Ask the site's admin whether `SHA256:"
+        typed = f"Only when they confirm it: `ssh-keygen -f {file} -R '[127.0.0.1]:"
+        assert asks in pool["state_text"]
+        assert typed in pool["state_text"]
+        assert "host key changed" in laptop.gangline("pools")
+        assert "ssh ended with 255" in laptop.refused("pools", "login", "lab")
+        assert file.read_text().split()[2] == other, "what is known is left alone"
+        assert laptop.show(run)["phase"] == "running"
+        assert "SHA256" not in laptop.gangline("ps", "--json")
+    finally:
+        file.write_text(known)
+    laptop.gangline("pools", "doctor", "lab")
+    laptop.grows(run)
+    laptop.go(run)
+    laptop.until(run, "succeeded")
 
 
 def test_a_shell_beside_a_rank_has_its_folder_and_environment(laptop: Laptop) -> None:

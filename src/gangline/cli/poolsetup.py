@@ -111,7 +111,8 @@ def show(*, name: str, as_json: bool) -> None:
 def doctor(*, name: str, deep: bool, as_json: bool) -> int:
     """Examine a pool: connection, commands, folders, partitions, limits, accounting, clock.
 
-    Each line is ok, a warning, or failed, with what to do. The exit code is 1 where anything failed.
+    Each line is ok, a warning, or failed, with what to do; what cannot be told before that is put right is unchecked.
+    The exit code is 1 where anything failed.
     """
     return _examine(connection.connect(), name, deep=deep, as_json=as_json)
 
@@ -183,10 +184,11 @@ def _examine(client: Client, name: str, *, deep: bool, as_json: bool) -> int:
 
 def _render_findings(findings: Sequence[FindingView], terminal: Terminal) -> list[str]:
     width = max((len(one["check"]) for one in findings), default=0)
+    cells = max([len("warning"), *(len(one["verdict"]) for one in findings)])
     lines = []
     for one in findings:
-        verdict = terminal.paint(f"{one['verdict']:<7}", colour=_COLOURS.get(one["verdict"]))
-        indent = " " * (width + 11)
+        verdict = terminal.paint(f"{one['verdict']:<{cells}}", colour=_COLOURS.get(one["verdict"]))
+        indent = " " * (width + cells + 4)
         room = max(20, min(terminal.width, 120) - len(indent))
         first, *more = wrap(visible(one["text"]), room) or [""]
         lines.append(f"{verdict}  {one['check']:<{width}}  {first}")

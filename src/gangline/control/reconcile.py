@@ -382,8 +382,9 @@ class Reconciler:
         delay_s = min(_FIRST_RETRY_S * 2**watch.tries, _LONGEST_RETRY_S)
         watch.tries += 1
         watch.retry_at = self._clock.now() + delay_s
-        if str(error) != run.message:
-            self._store.change(run, {"message": str(error)})
+        said = error.for_run if isinstance(error, BackendError) else str(error)
+        if said != run.message:
+            self._store.change(run, {"message": said})
 
     def _nothing_started(self, run: RunRow, move: Move) -> None:
         """No agents of the launch exist. A run that is to stop, or is over, needs no more than to know that."""
@@ -431,7 +432,7 @@ def _observe_all(backend: Backend, runs: Sequence[RunRow]) -> list[Observation]:
     try:
         found = backend.observe([Handle.from_dict(run.handle) for run in runs if run.handle is not None])
     except BackendError as error:
-        return [Observation(liveness=Liveness.UNKNOWN, detail=str(error))] * len(runs)
+        return [Observation(liveness=Liveness.UNKNOWN, detail=error.for_run)] * len(runs)
     except Exception as error:  # noqa: BLE001 - recorded; other backends must go on
         _log.exception("backend %s could not be asked", backend.name)
         return [Observation(liveness=Liveness.UNKNOWN, detail=f"{type(error).__name__}: {error}")] * len(runs)

@@ -50,7 +50,7 @@ def check_on_site(spec: RunSpec, site: Site, client: Mapping[str, Any]) -> tuple
         python = site.python(spec.environment.python, client)
         _check_folders(spec, site)
     except BackendError as error:
-        told = f"Interpreter and checkpoint folder were not looked at, agents do that when they start. {error}"
+        told = f"Interpreter and checkpoint folder were not looked at, agents do that when they start. {error.for_run}"
         return spec, [told]
     return replace(spec, environment=replace(spec.environment, python=python)), []
 

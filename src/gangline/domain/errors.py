@@ -18,6 +18,7 @@
         ├── Rejected        the backend will never take this
         ├── NoCapacity      not now; wait in the queue
         └── AuthFailed      a person has to log in
+            └── HostKeyChanged  the machine there may be another: a person has to find out first
 
 Standard library only.
 """
@@ -36,6 +37,7 @@ __all__ = [
     "Conflict",
     "GangTooLarge",
     "GanglineError",
+    "HostKeyChanged",
     "InvalidRequest",
     "NoAnswer",
     "NoCapacity",
@@ -172,11 +174,24 @@ class VersionMismatch(GanglineError):
 
 
 class BackendError(GanglineError):
-    """What a backend says; see the subclasses, which are what control looks at."""
+    """What a backend says; see the subclasses, which are what control looks at.
+
+    Args:
+        brief: one sentence for each run that this keeps from going on, where the whole is said of the pool.
+    """
 
     code = "backend_error"
     http_status = 502
     exit_code = 71
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "", brief: str = "") -> None:
+        super().__init__(what, why=why, fix=fix)
+        self.brief = brief
+
+    @property
+    def for_run(self) -> str:
+        """What is said of a run."""
+        return self.brief or str(self)
 
 
 class Transient(BackendError):
@@ -215,6 +230,12 @@ class AuthFailed(BackendError):
     code = "auth_failed"
     http_status = 401
     exit_code = 77
+
+
+class HostKeyChanged(AuthFailed):
+    """The host shows another key than the one that is known: nobody may log in before a person knows why."""
+
+    code = "host_key_changed"
 
 
 def error_from_code(code: str, *, what: str, why: str = "", fix: str = "") -> GanglineError:

@@ -57,6 +57,8 @@ class PoolStatus(str, Enum):
     UNTRIED = "untried"
     """Nobody has needed it since the server started."""
     LOGIN_NEEDED = "login_needed"
+    HOST_KEY_CHANGED = "host_key_changed"
+    """The machine there may be another one: somebody has to ask the site before anybody logs in."""
     UNREACHABLE = "unreachable"
     REMOVED = "removed"
     """It is in `pools.yaml` no more, and serves the runs that it still has."""
@@ -72,6 +74,8 @@ class PoolState:
     status: PoolStatus = PoolStatus.READY
     text: str = ""
     """Why it cannot, in the words of who said so; "" where nothing is to say."""
+    brief: str = ""
+    """The same in one sentence, for each run that waits for it."""
     command: str = ""
     """What a person has to type so that it can be reached again."""
     since: float | None = None
@@ -128,6 +132,8 @@ class Verdict(str, Enum):
     OK = "ok"
     WARNING = "warning"
     FAILED = "failed"
+    UNCHECKED = "unchecked"
+    """It cannot be told before something else is put right, which has a line of its own."""
 
     def __str__(self) -> str:
         return self.value

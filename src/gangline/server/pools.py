@@ -71,7 +71,7 @@ class Pools:
         if backend is None:
             return ""
         state = backend.state()
-        return "" if state.status in {PoolStatus.READY, PoolStatus.REMOVED} else state.text
+        return "" if state.status in {PoolStatus.READY, PoolStatus.REMOVED} else state.brief or state.text
 
     def add(self, name: str, settings: Mapping[str, Any]) -> PoolDetail:
         """Configure one more pool, and serve it.

@@ -405,7 +405,8 @@ class PoolView(TypedDict):
     warnings: list[str]
     """Machines that are used although much speaks against them."""
     state: str
-    """`ready`, `untried` (not asked since the server started), `login_needed`, `unreachable` or `removed`."""
+    """`ready`, `untried` (not asked since the server started), `login_needed`, `host_key_changed`,
+    `unreachable` or `removed`."""
     state_text: str
     """Why it cannot be reached, in the words of who said so."""
     command: str
@@ -440,7 +441,7 @@ class FindingView(TypedDict):
 
     check: str
     verdict: str
-    """`ok`, `warning` or `failed`."""
+    """`ok`, `warning`, `failed`, or `unchecked` where something else has to be put right first."""
     text: str
     fix: str
     """What to do, where something is wrong."""

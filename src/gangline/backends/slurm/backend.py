@@ -7,6 +7,7 @@ noted in the launch's folder first.
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import threading
 import time
@@ -29,6 +30,7 @@ from gangline.backends.slurm.options import check_options, merge_for_script, mer
 from gangline.backends.slurm.render import JobTerms, decide_cpus_per_node, render_job, render_node, render_shell
 from gangline.backends.slurm.site import SlurmSite
 from gangline.backends.slurm.ssh import make_socket_folder, reach_of
+from gangline.backends.slurm.sshconfig import fetch_config, takes_any_key
 from gangline.backends.slurm.submission import Unsure, parse_job_id, parse_refusal, parse_test
 from gangline.backends.slurm.sweep import Look, end_job, survey_jobs
 from gangline.backends.slurm.tokens import Token, home_identity, job_name, parse_token
@@ -140,7 +142,7 @@ class SlurmBackend:
         if reach is None:
             return ()
         make_socket_folder(reach)
-        return tuple(reach.login_command())
+        return tuple(reach.login_command(asks=takes_any_key(fetch_config(reach, os.environ))))
 
     def close(self) -> None:
         self._on_close()

@@ -5,16 +5,17 @@ Everything is asked over the pool's own bridge, so that what is found is what ru
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gangline.backends.slurm.link import Hello, Link, Ran
 from gangline.backends.slurm.options import merge_options
-from gangline.backends.slurm.ssh import reach_of, render_environ
+from gangline.backends.slurm.ssh import reach_of
+from gangline.backends.slurm.sshconfig import fetch_config, takes_any_key
 from gangline.domain.errors import GanglineError
 from gangline.domain.pool import Finding, SlurmPool, Verdict
 from gangline.domain.spec import SlurmOptions
@@ -32,7 +33,6 @@ _LARGE_SKEW_S, _SKEW_S = 60.0, 2.0
 _SHORT_AGE_S = 60
 _LOCAL_FILES = frozenset({"tmpfs", "ramfs", "ext2/ext3", "xfs", "btrfs", "overlayfs", "zfs"})
 """File systems that usually belong to one machine alone, in the words of `stat -f`."""
-_CONFIG_S = 10.0
 
 
 def examine(pool: SlurmPool, link: Link, *, home: Path, deep: bool) -> list[Finding]:
@@ -53,10 +53,13 @@ def examine(pool: SlurmPool, link: Link, *, home: Path, deep: bool) -> list[Find
         lambda: _commands(link),
         lambda: _python(pool, link, hello),
         lambda: _work(pool, link, is_seen=deep),
-        lambda: _partitions(pool, link),
-        lambda: _settings(pool, link),
-        *([lambda: _node(pool, link)] if deep else []),
     ]
+    told_by_controller: list[tuple[Callable[[], Iterator[Finding]], Sequence[str]]] = [
+        (lambda: _partitions(pool, link), ("partitions",)),
+        (lambda: _settings(pool, link), ("accounting", "limits")),
+        *([(lambda: _node(pool, link), ("compute node",))] if deep else []),
+    ]
+    looks += [lambda one=one: _if_answered(found, *one) for one in told_by_controller]  # type: ignore[misc]
     for look in looks:
         try:
             found += look()
@@ -64,6 +67,18 @@ def examine(pool: SlurmPool, link: Link, *, home: Path, deep: bool) -> list[Find
             found.append(Finding(check="connection", verdict=Verdict.FAILED, text=str(error)))
             break
     return found
+
+
+def _if_answered(
+    found: Sequence[Finding], look: Callable[[], Iterator[Finding]], checks: Sequence[str]
+) -> Iterator[Finding]:
+    """What the controller says; where it says nothing, that has its line, and this is not checked."""
+    failed = [one.check for one in found if one.check in {"commands", "controller"} and one.verdict is Verdict.FAILED]
+    if not failed:
+        yield from look()
+        return
+    why = "the controller gives no answer" if "controller" in failed else "commands are missing"
+    yield from (Finding(check=check, verdict=Verdict.UNCHECKED, text=f"Not checked, as {why}.") for check in checks)
 
 
 def _ok(check: str, text: str) -> Finding:
@@ -83,35 +98,15 @@ def _connection(pool: SlurmPool, hello: Hello, home: Path, took_s: float) -> Fin
     reach = reach_of(pool, home)
     if reach is None:
         return _ok("connection", f"{who}, this machine.")
-    config = _ssh_config(reach.config_command())
+    config = fetch_config(reach, os.environ)
     via = f" through {config['proxyjump']}" if config.get("proxyjump", "none") != "none" else ""
-    strict = config.get("stricthostkeychecking", "ask")
     text = f"{who}, by ssh to {config.get('hostname', reach.host)}{via} ({took_s:.1f} s)"
-    if strict in {"no", "off", "false"}:
+    if takes_any_key(config):
         fix = (
             "Remove `StrictHostKeyChecking no` from your ssh configuration; Gangline takes no changed key all the same."
         )
         return _warn("connection", f"{text}; your configuration takes unknown host keys unseen.", fix)
     return _ok("connection", f"{text}; its host key is known and was checked.")
-
-
-def _ssh_config(command: list[str]) -> Mapping[str, str]:
-    """What ssh's configuration makes of the host; empty where it cannot be told."""
-    import os  # noqa: PLC0415 - the environment is read here alone, as ssh does itself
-
-    try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_CONFIG_S,
-            check=False,
-            env=render_environ(os.environ),
-        )
-    except (OSError, subprocess.SubprocessError):
-        return {}
-    pairs = (line.partition(" ") for line in done.stdout.decode(errors="replace").splitlines())
-    return {key.lower(): value.strip() for key, _, value in pairs}
 
 
 def _clock(hello: Hello) -> Finding:
@@ -135,6 +130,8 @@ def _commands(link: Link) -> Iterator[Finding]:
         yield _warn("commands", f"They are of different versions: {', '.join(versions)}.", "Look at PATH there.")
     else:
         yield _ok("commands", f"{', '.join(_COMMANDS)}: Slurm {versions[0]}.")
+    if "scontrol" in missing:
+        return
     ping = _ask(link, "scontrol", "ping")
     up = " is UP" in ping.out
     text = _first(ping) or "scontrol ping says nothing"

@@ -68,7 +68,7 @@ class Inquiry:
             listed = self._ask_queue(sorted({claim.job for claim, _ in subjects}, key=lambda job: (len(job), job)))
         except BackendError as error:
             self._note(error)
-            return [replace(common, is_fresh=False, trouble=str(error))] * len(subjects)
+            return [replace(common, is_fresh=False, trouble=error.for_run)] * len(subjects)
         answers = [replace(common, queue=listed.get(claim.job), clock_offset_s=self._offset_s) for claim, _ in subjects]
         return self._ask_besides(subjects, answers)
 

@@ -109,7 +109,7 @@ class Poller:
     def trouble(self) -> str:
         """Why Slurm gives no answer at present; "" where it does."""
         error = self._inquiry.trouble
-        return "" if error is None else str(error)
+        return "" if error is None else error.for_run
 
     def start(self) -> None:
         """Begin to poll; until then only `poll` does."""

@@ -22,10 +22,11 @@ from gangline.agent.bundle import render_bundle
 from gangline.backends.slurm.bootstrap import Bootstrap, render_command
 from gangline.backends.slurm.channel import Channel, Started
 from gangline.backends.slurm.link import Changes, Hello, Probed, Ran
-from gangline.backends.slurm.ssh import Reach, classify, make_socket_folder, reach_of, render_environ
+from gangline.backends.slurm.ssh import classify, make_socket_folder, reach_of, render_environ
+from gangline.backends.slurm.sshconfig import fetch_config, takes_any_key
 from gangline.bridge.frames import BrokenFrame, Frame, FrameReader
 from gangline.bridge.workfolder import upload_path
-from gangline.domain.errors import AuthFailed, BackendError, InvalidRequest, SpecInvalid, Transient
+from gangline.domain.errors import AuthFailed, BackendError, HostKeyChanged, InvalidRequest, SpecInvalid, Transient
 from gangline.domain.gang import Cleared
 from gangline.domain.pool import PoolState, PoolStatus, SlurmPool
 from gangline.rundir.confined import UnsafePath
@@ -36,7 +37,6 @@ __all__ = ["Session"]
 CONNECT_PATIENCE_S = 60.0
 _FILES_PATIENCE_S = 120.0
 _RUN_EXTRA_S = 30.0
-_CONFIG_PATIENCE_S = 10.0
 _PIECE_BYTES = 1 << 19
 _MOST_UNANSWERED = 4
 _DIGESTS_AT_ONCE = 5000
@@ -118,11 +118,12 @@ class Session:
             return PoolState(status=PoolStatus.READY)
         if backoff.error is None:
             return PoolState(status=PoolStatus.UNTRIED)
-        needs_login = isinstance(backoff.error, AuthFailed)
+        status = _status_of(backoff.error)
         return PoolState(
-            status=PoolStatus.LOGIN_NEEDED if needs_login else PoolStatus.UNREACHABLE,
+            status=status,
             text=str(backoff.error),
-            command=f"gangline pools login {self.pool.name}" if needs_login else "",
+            brief=backoff.error.for_run,
+            command=f"gangline pools login {self.pool.name}" if status is PoolStatus.LOGIN_NEEDED else "",
             since=backoff.since,
         )
 
@@ -283,6 +284,7 @@ class Session:
             try:
                 self._channel = self._connect()
             except BackendError as error:
+                error.brief = error.brief or _brief_of(error, self.pool.name)
                 self._backoff.note(error, self._socket_mark())
                 raise
             self._backoff = _Backoff()
@@ -296,7 +298,7 @@ class Session:
         mark = self._socket_mark()
         if mark is not None and mark != self._backoff.socket_mark:
             return
-        raise type(error)(error.what, why=error.why, fix=error.fix)
+        raise type(error)(error.what, why=error.why, fix=error.fix, brief=error.brief)
 
     def _socket_mark(self) -> object:
         if self.reach is None:
@@ -363,24 +365,8 @@ class Session:
         assert self.reach is not None  # noqa: S101
         make_socket_folder(self.reach)
         # A user's `no` would take a changed key; what it is meant for is unknown keys.
-        is_lax = self._config(self.reach).get("stricthostkeychecking") in {"false", "no", "off"}
+        is_lax = takes_any_key(fetch_config(self.reach, self._environ))
         return self.reach.bridge_command(command, extra=("StrictHostKeyChecking=accept-new",) if is_lax else ())
-
-    def _config(self, reach: Reach) -> dict[str, str]:
-        try:
-            done = subprocess.run(
-                reach.config_command(),
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=_CONFIG_PATIENCE_S,
-                check=False,
-                env=render_environ(self._environ),
-                start_new_session=True,
-            )
-        except (OSError, subprocess.SubprocessError):
-            return {}
-        pairs = (line.partition(" ") for line in done.stdout.decode(errors="replace").splitlines())
-        return {key.lower(): value.strip() for key, _, value in pairs}
 
     def _greet(self, channel: Channel) -> Hello:
         began = time.time()
@@ -393,7 +379,7 @@ class Session:
         """Why a stream ended before the bridge was there."""
         code, said = started.wait(5.0), started.said()
         if self.reach is not None and code == _OWN_EXIT:
-            return classify(said, self.reach, self._config(self.reach))
+            return classify(said, self.reach, fetch_config(self.reach, self._environ))
         last = said.strip().rpartition("\n")[2][:500]
         return Transient(
             f"The login shell of {self.where} ended with {code} before the bridge was started",
@@ -405,6 +391,21 @@ class Session:
         return Transient(
             f"The bridge of {self.where} could not be started", why=why, fix="It is tried again by itself."
         )
+
+
+def _status_of(error: BackendError) -> PoolStatus:
+    if isinstance(error, HostKeyChanged):
+        return PoolStatus.HOST_KEY_CHANGED
+    return PoolStatus.LOGIN_NEEDED if isinstance(error, AuthFailed) else PoolStatus.UNREACHABLE
+
+
+def _brief_of(error: BackendError, pool: str) -> str:
+    """For each run; `gangline pools` has the whole, once."""
+    if isinstance(error, HostKeyChanged):
+        return f"The host key of pool `{pool}` has changed: `gangline pools` says what to do, nothing goes there."
+    if isinstance(error, AuthFailed):
+        return f"Pool `{pool}` needs a login: `gangline pools login {pool}`."
+    return f"Pool `{pool}` cannot be reached now; it is tried again by itself, and `gangline pools` says why."
 
 
 class _Source:

@@ -111,9 +111,11 @@ class SlurmSite:
         state = self._link.state()
         if state.status is PoolStatus.READY:
             return
-        cls = AuthFailed if state.status is PoolStatus.LOGIN_NEEDED else Transient
+        needs_person = state.status in {PoolStatus.LOGIN_NEEDED, PoolStatus.HOST_KEY_CHANGED}
+        cls = AuthFailed if needs_person else Transient
         fix = f"Log in: {state.command}" if state.command else ""
-        raise cls(f"Pool `{self._pool.name}` cannot be asked now", why=state.text.rstrip("."), fix=fix)
+        what = f"Pool `{self._pool.name}` cannot be asked now"
+        raise cls(what, why=state.text.rstrip("."), fix=fix, brief=state.brief)
 
     def _greet(self) -> None:
         try:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gangline.domain.errors import AuthFailed, BackendError, Transient
+from gangline.domain.errors import AuthFailed, BackendError, HostKeyChanged, Transient
 from gangline.domain.pool import SlurmPool
 
 __all__ = ["Reach", "classify", "make_socket_folder", "reach_of", "render_environ"]
@@ -39,7 +39,8 @@ _QUIET = (
     "ForwardX11=no",
 )
 _CHANGED_KEY = re.compile(r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .{1,200} has changed", re.IGNORECASE)
-_OFFENDING = re.compile(r"Offending \S+ key in (?P<file>\S+?):\d+")
+_OFFENDING = re.compile(r"Offending (?P<kind>\S+) key in (?P<file>\S+?):(?P<line>\d+)")
+_SHOWN_KEY = re.compile(r"\b(?:SHA256|MD5):[A-Za-z0-9+/=:]+")
 _UNKNOWN_KEY = re.compile(r"Host key verification failed|No \S+ host key is known|authenticity of host", re.IGNORECASE)
 _DENIED = re.compile(r"Permission denied \((?P<methods>[^)]*)\)")
 _REFUSED = re.compile(
@@ -67,9 +68,14 @@ class Reach:
         """Run a command there without ever asking anybody anything; opens the shared connection if there is none."""
         return ["ssh", *self._shared("auto"), *_given(*_ALIVE, *_QUIET, *extra), *self.options, self.host, remote]
 
-    def login_command(self) -> list[str]:
-        """What a person types where something has to be typed: opens the shared connection, and leaves it open."""
-        persist = (f"ControlPersist={_PERSIST}", "ClearAllForwardings=yes", *_ALIVE)
+    def login_command(self, *, asks: bool = False) -> list[str]:
+        """What a person types where something has to be typed: opens the shared connection, and leaves it open.
+
+        Args:
+            asks: about a host key that is not known, where the user's configuration would take any.
+        """
+        strict = ("StrictHostKeyChecking=ask",) if asks else ()
+        persist = (f"ControlPersist={_PERSIST}", "ClearAllForwardings=yes", *_ALIVE, *strict)
         return ["ssh", *self._shared("yes"), *_given(*persist), *self.options, "-fN", self.host]
 
     def shell_command(self) -> list[str]:
@@ -134,12 +140,7 @@ def classify(said: str, reach: Reach, config: Mapping[str, str] | None = None) -
     login = shlex.join(reach.login_command())
     last = _last_line(said)
     if _CHANGED_KEY.search(said):
-        return AuthFailed(
-            f"The host key of `{reach.host}` (pool `{reach.pool}`) has changed",
-            why="Either the machine was set up anew, or somebody is between",
-            fix=f"Compare its fingerprint with the one that the site publishes. If it is right: "
-            f"`{_forget_command(said, reach, config or {})}` and then `{login}`",
-        )
+        return _describe_change(said, reach, config or {})
     if _UNKNOWN_KEY.search(said):
         return AuthFailed(
             f"The host key of `{reach.host}` (pool `{reach.pool}`) is not known here",
@@ -160,6 +161,20 @@ def classify(said: str, reach: Reach, config: Mapping[str, str] | None = None) -
         f"Pool `{reach.pool}`: `{reach.host}` cannot be reached",
         why=last or "ssh ended without a word",
         fix=f"It is tried again by itself. By hand: `{login}`",
+    )
+
+
+def _describe_change(said: str, reach: Reach, config: Mapping[str, str]) -> HostKeyChanged:
+    """What has changed, where it is known from, and what to type once the site has confirmed it; never before."""
+    offending, shown = _OFFENDING.search(said), _SHOWN_KEY.search(said)
+    known = f"The {offending['kind']} key at {offending['file']}:{offending['line']}" if offending else "A key"
+    now = f", the host now shows {shown[0]}" if shown else ""
+    compare = f"whether `{shown[0]}` is its new key" if shown else "whether its key is a new one"
+    return HostKeyChanged(
+        f"The host key of `{reach.host}` (pool `{reach.pool}`) has changed, and nothing is sent there",
+        why=f"{known} is known here{now}: the machine was set up anew, or somebody is between",
+        fix=f"Ask the site's admin {compare}. Only when they confirm it: "
+        f"`{_forget_command(said, reach, config)}`, then `gangline pools login {reach.pool}`",
     )
 
 

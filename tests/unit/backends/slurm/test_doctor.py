@@ -75,6 +75,26 @@ def test_without_a_connection_that_is_all_there_is_to_say(cluster):
     assert (found["connection"].verdict, found["connection"].fix) == (Verdict.FAILED, "Run: ssh -fN")
 
 
+def test_what_a_dead_controller_would_have_said_is_not_checked(cluster):
+    down = Ran(rc=1, out="Slurmctld(primary) at head is DOWN\n", err="")
+    silent = Ran(rc=1, out="", err="slurm_load_partitions: Unable to contact slurm controller (connect failure)\n")
+    cluster.answers |= {"ping": down, "sinfo": silent, "config": silent, "sacct": silent, "srun": silent}
+    found = look(cluster, deep=True, defaults=SlurmOptions(account="team"))
+    failed = [check for check, one in found.items() if one.verdict is Verdict.FAILED]
+    assert failed == ["controller"], "the one cause"
+    unchecked = {check: one.text for check, one in found.items() if one.verdict is Verdict.UNCHECKED}
+    assert set(unchecked) == {"partitions", "accounting", "limits", "compute node"}
+    assert set(unchecked.values()) == {"Not checked, as the controller gives no answer."}
+
+
+def test_without_the_commands_nothing_is_said_of_what_they_would_tell(cluster):
+    cluster.answers["--version"] = Ran(rc=127, out="", err="sbatch: command not found\n")
+    found = look(cluster)
+    assert [check for check, one in found.items() if one.verdict is Verdict.FAILED] == ["commands"]
+    assert "controller" not in found
+    assert found["partitions"].text == "Not checked, as commands are missing."
+
+
 WRONG = [
     ("commands", Verdict.FAILED, {"--version": Ran(rc=127, out="", err="sbatch: command not found\n")}, {}, "sbatch"),
     ("controller", Verdict.FAILED, {"ping": Ran(rc=1, out="Slurmctld(primary) at head is DOWN\n", err="")}, {}, "DOWN"),

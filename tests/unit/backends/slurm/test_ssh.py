@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gangline.backends.slurm.ssh import classify, make_socket_folder, reach_of, render_environ
-from gangline.domain.errors import AuthFailed, Transient
+from gangline.domain.errors import AuthFailed, HostKeyChanged, Transient
 from gangline.domain.pool import SlurmPool
 
 POOL = SlurmPool(name="a100", work="/work", ssh="login", ssh_options=("-F", "/my config"))
@@ -17,6 +17,8 @@ CHANGED = """\
 @    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @
 @@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@@
 IT IS POSSIBLE THAT SOMEONE IS DOING SOMETHING NASTY!
+The fingerprint for the ED25519 key sent by the remote host is
+SHA256:5Xq2PhnCwIpnO6Nu8QH0R2xYsvj8s8jTJXhKk2lqNbE.
 Add correct host key in /home/me/.ssh/known_hosts to get rid of this message.
 Offending ED25519 key in /home/me/.ssh/known_hosts:3
 Host key for [login.site]:2222 has changed and you have requested strict checking.
@@ -130,9 +132,18 @@ def test_an_unknown_host_key_is_shown_to_a_person(home: Path, said: str) -> None
 
 def test_a_changed_host_key_is_never_waved_through(home: Path) -> None:
     error = classify(CHANGED, reach(home), {"hostname": "login.site", "port": "2222"})
-    assert isinstance(error, AuthFailed)
-    assert "has changed" in error.what
-    assert "`ssh-keygen -f /home/me/.ssh/known_hosts -R '[login.site]:2222'` and then `ssh -o" in error.fix
+    assert isinstance(error, HostKeyChanged)
+    assert "has changed, and nothing is sent there" in error.what
+    key = "SHA256:5Xq2PhnCwIpnO6Nu8QH0R2xYsvj8s8jTJXhKk2lqNbE"
+    assert f"The ED25519 key at /home/me/.ssh/known_hosts:3 is known here, the host now shows {key}: " in error.why
+    asked, _, typed = error.fix.partition("Only when they confirm it: ")
+    assert asked == f"Ask the site's admin whether `{key}` is its new key. "
+    assert typed == "`ssh-keygen -f /home/me/.ssh/known_hosts -R '[login.site]:2222'`, then `gangline pools login a100`"
+
+
+def test_who_takes_any_key_is_asked_all_the_same_when_logging_in(home: Path) -> None:
+    assert "StrictHostKeyChecking=ask" not in reach(home).login_command()
+    assert "StrictHostKeyChecking=ask" in reach(home).login_command(asks=True)
 
 
 @pytest.mark.parametrize(
