@@ -111,7 +111,8 @@ class StragglerWatch:
             text = f"{self._name(rank)} {found[rank].text}. Likely cause: {self._pace.cause(rank)}."
             self._write("straggler", text=text, rank=rank, on=True, ratio=found[rank].ratio)
         for rank in sorted((self._told - found.keys()) & self._owners.keys()):
-            self._write("straggler", text=f"{self._name(rank)} keeps up again.", rank=rank, on=False)
+            how = "keeps up again" if len(self._owners) > 1 else "has nobody left to hold up: the others have ended"
+            self._write("straggler", text=f"{self._name(rank)} {how}.", rank=rank, on=False)
         self._told = set(found)
 
     def _name(self, rank: int) -> str:

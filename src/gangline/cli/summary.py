@@ -208,6 +208,7 @@ def _render_facts(run: RunDetail, terminal: Terminal) -> list[str]:
         "metrics": _newest_metrics(run["metrics"], terminal),
         "avoided": _avoided(run["events"]),
         "watchdog": _suspicion(run),
+        "slow": _slow(run),
         "warnings": _warnings(run),
         "dashboard": "" if is_over(run) else _newest(run["events"], "dashboard"),
     }
@@ -305,6 +306,17 @@ def _suspicion(run: RunDetail) -> str:
     if newest is None or newest["data"].get("attempt", run["attempt"]) != run["attempt"] or is_over(run):
         return ""
     return f"{render_clock(newest['time'])} {fold_message(newest['message'])}"
+
+
+def _slow(run: RunDetail) -> str:
+    """Ranks that are slower than their peers just now."""
+    newest = {
+        event["data"].get("rank"): event
+        for event in run["events"]
+        if event["kind"] == "straggler" and event["data"].get("attempt") == run["attempt"]
+    }
+    told = [event["message"] for event in newest.values() if event["data"].get("on")]
+    return "" if is_over(run) else fold_message(" ".join(told))
 
 
 def _newest(events: Sequence[EventView], kind: str) -> str:

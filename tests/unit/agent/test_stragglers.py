@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from gangline.agent.pacing import decide_period_s, parse_steps
+from gangline.agent import pacing
+from gangline.agent.members import Member
+from gangline.agent.pacing import StragglerWatch, decide_period_s, parse_steps
 from gangline.agent.stragglers import Finding, Pace, describe_cause
+from gangline.domain.spec import WatchPolicy
 
 WINDOW_S = 10.0
 
@@ -128,3 +131,25 @@ torn {"k":
 def test_reports_are_rare_enough():
     assert decide_period_s(60.0) == 5.0
     assert decide_period_s(6.0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("left", "said"), [([0, 1, 2], "keeps up again."), ([1], "has nobody left to hold up: the others have ended.")]
+)
+def test_what_is_told_of_a_slow_rank_in_the_end(monkeypatch: pytest.MonkeyPatch, left: list[int], said: str):
+    now, told = [1000.0], list[dict[str, Any]]()
+    monkeypatch.setattr(pacing.time, "time", lambda: now[0])
+    watch = StragglerWatch(WatchPolicy(straggler_window_s=6.0), lambda _kind, **keys: told.append(keys))
+    member = Member(node=0, host="h", address="a", pid=1, machine="m", send=lambda _message: None)
+    done = dict.fromkeys(range(3), 0)
+    for second in range(40):
+        now[0] += 1.0
+        ranks = {}
+        for rank in range(3) if second < 20 else left:
+            pace = 4 if rank == 1 and second < 20 else 8
+            steps = [(done[rank] + one, now[0] - 1 + one / pace) for one in range(pace)]
+            done[rank] += pace
+            ranks[str(rank)] = {"steps": steps, "load": {}}
+        watch.take({"attempt": 0, "ranks": ranks, "machine": {}}, member)
+    assert [(one["rank"], one["on"]) for one in told] == [(1, True), (1, False)]
+    assert told[-1]["text"] == f"Rank 1 on node 0 (h) {said}"

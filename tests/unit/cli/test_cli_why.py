@@ -237,3 +237,14 @@ def test_what_the_watchdog_suspects_is_shown_while_the_run_lives(make: Any) -> N
     )
     for later in ({"attempt": 3}, {"phase": "stopped"}):
         assert "watchdog" not in "\n".join(screen({**run, **later}, make))
+
+
+def test_ranks_that_are_slow_now_are_shown(make: Any) -> None:
+    def event(seq: int, rank: int, *, on: bool, attempt: int = 1) -> dict[str, Any]:
+        data = {"rank": rank, "on": on, "attempt": attempt}
+        return {"seq": seq, "time": 1.0, "kind": "straggler", "message": f"Rank {rank} is slow.", "data": data}
+
+    events = [event(1, 3, on=True, attempt=0), event(2, 1, on=True), event(3, 2, on=True), event(4, 1, on=False)]
+    run = make.run(phase="running", attempt=1, events=events)
+    assert "slow        Rank 2 is slow." in screen(run, make)
+    assert not [line for line in screen({**run, "phase": "stopped"}, make) if line.startswith("slow ")]
