@@ -121,7 +121,7 @@ def test_secrets_of_known_forms_are_in_no_file_however_they_got_there(plant):
     archive = zipfile.ZipFile(io.BytesIO(content_of(plant.commands.report(made, form="zip"))))
     files = {"page": page, **{name: archive.read(name) for name in archive.namelist()}}
     assert f"gangline-report-{made}/attempts/0/more.jsonl" in files
-    assert f"{made}/attempts/0/result.json" in files
+    assert f"gangline-report-{made}/attempts/0/result.json" in files
     told = [
         (name, secret)
         for name, data in files.items()
