@@ -13,6 +13,7 @@ from gangline.agent.diskroom import DiskRoom
 from gangline.agent.loop import Loop
 from gangline.agent.node import Node
 from gangline.agent.pacing import NodePace
+from gangline.agent.reserved import Reserved
 from gangline.agent.sampler import SystemJournal
 from gangline.agent.watch.nodewatch import NodeWatch
 
@@ -30,10 +31,16 @@ class Beside:
         self._system = SystemJournal(site.index, self._accelerators)
         self._watch = NodeWatch(node, loop, report, accelerators=self._accelerators)
         NodePace(node, self._system, loop, report)
-        loop.every(_SAMPLE_S, lambda: self._system.sample(node.folder, node.live_ranks))
+        self._reserved = Reserved(site.launch.memory_bytes, f"node {site.index} ({site.host})", node.warn)
+        loop.every(_SAMPLE_S, lambda: self._sample(node))
         if site.index == 0:  # all nodes share the run directory
             room = DiskRoom(site.run.path, node.warn)
             loop.every(_SAMPLE_S, lambda: room.look() if node.folder is not None else None)
+
+    def _sample(self, node: Node) -> None:
+        folder, ranks = node.folder, node.live_ranks
+        self._system.sample(folder, ranks)
+        self._reserved.look(None if folder is None else folder.path, ranks, self._system.newest)
 
     def take_stacks(self, order: Mapping[str, Any]) -> None:
         """The leader asks for stacks."""

@@ -146,7 +146,7 @@ class Resources:
     cpus_per_rank: int | None = _f(
         None, "CPU cores reserved for each rank; default: cores are shared, none reserved.", "--cpus-per-rank"
     )
-    memory_bytes: int | None = _f(None, "Memory reserved on each node, e.g. 16GB.", "--memory", unit="bytes")
+    memory_bytes: int | None = _f(None, "Memory reserved on each node, e.g. 16GB; no limit.", "--memory", unit="bytes")
 
 
 @named

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -354,3 +354,22 @@ def test_agents_that_a_scheduler_starts_anew_go_on_with_the_next_attempt(gang: G
     result = gang.result(2)
     assert (result["next"], result["launch"]) == ("end", 0)
     assert "no restart is left of --max-restarts 1" in result["restart_message"], "the first of its restarts counts"
+
+
+def test_more_memory_than_was_asked_for_is_told_once_and_ends_nothing(gang: Gang) -> None:
+    gang.script("""
+        import os, pathlib, time
+        held = bytearray(200_000_000) if os.environ["RANK"] == "1" else b""
+        while not pathlib.Path("go").exists():
+            time.sleep(0.05)
+    """)
+    gang.start(memory_bytes=100_000_000)
+
+    def told() -> list[dict[str, Any]]:
+        return [event for event in gang.events("warning") if "--memory" in event["text"]]
+
+    gang.until(told)
+    (gang.run.code / "go").touch()
+    gang.wait()
+    (warning,) = told()
+    assert (warning["rank"], gang.result()["outcome"]) == (1, "succeeded")
