@@ -1,12 +1,13 @@
-"""`gangline shell`: a shell on the machine of a running rank."""
+"""`gangline shell`: a shell, or one command, on the machine of a running rank."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import click
@@ -34,6 +35,7 @@ _OF_THE_ROLE = frozenset(
     }
 )
 _RECORDS = "TORCH_NCCL_"
+_NOT_FOUND, _NOT_RUN, _OF_SIGNAL = 127, 126, 128
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -42,11 +44,13 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 @click.option("--rank", type=Whole(0), metavar="N", help="Where this rank runs.  [default: 0]")
 @click.option("--node", type=Whole(0), metavar="N", help="On this node of the gang instead.")
 @click.option("--print", "only_print", is_flag=True, help="Print the command instead.")
-def command(*, run: str, rank: int | None, node: int | None, only_print: bool) -> int:
-    """Open a shell where a rank of a run runs.
+@click.argument("there", nargs=-1, metavar="[-- COMMAND...]")
+def command(*, run: str, rank: int | None, node: int | None, only_print: bool, there: tuple[str, ...]) -> int:
+    """Open a shell where a rank of a run runs, or run a command there.
 
     It starts in the rank's folder with its environment, without what would let a program write into the run or join
-    its gang. On a Slurm cluster it is a step of the run's own job, on that node, and ends with the job.
+    its gang. On a Slurm cluster it is a step of the run's own job, on that node, and ends with the job. A COMMAND gets
+    this command's input and output, and its exit code is this command's own.
     """
     if rank is not None and node is not None:
         raise InvalidRequest("--rank contradicts --node", fix="Keep one of them.")
@@ -55,18 +59,18 @@ def command(*, run: str, rank: int | None, node: int | None, only_print: bool) -
     if detail["pool"] == LOCAL:
         found = _find_rank(attempt, rank, node)
         words, folder, env = (
-            _shell_here(detail),
+            there or _shell_here(detail),
             _folder(detail),
             _environment_of(found, render_numbers(detail, attempt, found)),
         )
     else:
-        there, beside = _find_beside(detail, attempt, rank, node)
-        words, folder, env = _shell_there(detail, there, beside), Path.cwd(), dict(os.environ)
+        where, beside = _find_beside(detail, attempt, rank, node)
+        words, folder, env = _shell_there(detail, where, beside, there), Path.cwd(), dict(os.environ)
     if only_print:
         prefix = f"cd {shlex.quote(str(folder))} && " if detail["pool"] == LOCAL else ""
         say(f"{prefix}{shlex.join(words)}")
         return 0
-    return subprocess.call(words, cwd=folder, env=env)
+    return _call(words, folder, env)
 
 
 def _running(run: RunDetail) -> AttemptView:
@@ -108,7 +112,24 @@ def _how_it_ended(rank: RankView) -> str:
     return f"it ended with exit code {code}" if code is not None else f"it ended with signal {number}"
 
 
-def _shell_there(run: RunDetail, node: NodeView, rank: int) -> list[str]:
+def _call(words: Sequence[str], folder: Path, env: Mapping[str, str]) -> int:
+    """Run it; 127 and 126 where it cannot be, as of a shell, and 128 + the signal that has ended it.
+
+    Raises:
+        Conflict: the rank's folder is gone.
+    """
+    program = shutil.which(words[0], path=env.get("PATH")) or words[0]
+    try:
+        code = subprocess.call(words, executable=program, cwd=folder, env=env)
+    except OSError as error:
+        if not folder.is_dir():
+            raise Conflict(f"The folder of the rank is gone: {folder}") from error
+        say(f"gangline: {words[0]}: {error.strerror}", err=True)
+        return _NOT_FOUND if isinstance(error, FileNotFoundError) else _NOT_RUN
+    return code if code >= 0 else _OF_SIGNAL - code
+
+
+def _shell_there(run: RunDetail, node: NodeView, rank: int, command: Sequence[str]) -> list[str]:
     """A step of the run's own job beside that rank."""
     how, host = run["backend"], node["host"].partition(".")[0]
     if not how.get("shell") or not _HOST.fullmatch(host):
@@ -116,9 +137,12 @@ def _shell_there(run: RunDetail, node: NodeView, rank: int) -> list[str]:
             f"No shell can be opened in pool `{run['pool']}`", why="Its backend has no command that opens one"
         )
     script = ["/bin/bash", how["shell"], str(node["node"]), "--rank", str(rank)]
-    step = [*shlex.split(how["step"]), f"--nodelist={host}", "--pty", *script]
+    for_people = [] if command else ["--pty"]
+    step = [*shlex.split(how["step"]), f"--nodelist={host}", *for_people, *script]
+    step += ["--", *command] if command else []
     reach = shlex.split(how["reach"])
-    return [reach[0], "-t", *reach[1:], shlex.join(step)] if reach else step
+    terminal = [] if command else ["-t"]
+    return [reach[0], *terminal, *reach[1:], shlex.join(step)] if reach else step
 
 
 def _shell_here(run: RunDetail) -> list[str]:

@@ -107,3 +107,28 @@ def test_show_names_job_and_log(gangline: Any, client: Any, make: Any):
     out = gangline("show", run["id"], "--full").out
     assert "/w/job.log" in out
     assert "squeue --jobs=12" in out
+
+
+def test_a_command_runs_there_and_its_exit_code_is_passed_on(gangline: Any, client: Any, make: Any, tmp_path: Any):
+    run = make_live(make, client, pool="local", run_dir=str(tmp_path), spec={"snapshot": {"workdir": "."}})
+    (tmp_path / "code").mkdir()
+    wanted = ["sh", "-c", 'pwd >said; echo "$RANK $1" >>said; exit 5', "x", "a b; $HOME"]
+    assert gangline("shell", run["id"], "--rank", "1", "--", *wanted).code == 5
+    assert (tmp_path / "code" / "said").read_text() == f"{tmp_path}/code\n1 a b; $HOME\n"
+    (tmp_path / "code" / "said").unlink()
+    assert gangline("shell", run["id"], "--", "sh", "-c", "kill -9 $$").code == 137
+    absent = gangline("shell", run["id"], "--", "no-such-program", "--flag")
+    assert (absent.code, absent.out, absent.err) == (127, "", "gangline: no-such-program: No such file or directory\n")
+    assert gangline("shell", run["id"], "--", str(tmp_path)).code == 126
+    shown = gangline("shell", run["id"], "--print", "--", "echo", "a b").out
+    assert shown == f"cd {tmp_path}/code && echo 'a b'\n"
+    (tmp_path / "code").rmdir()
+    assert gangline("shell", run["id"], "--", "true").code == 75
+
+
+def test_on_a_cluster_a_command_needs_no_terminal(gangline: Any, client: Any, make: Any):
+    run = make_live(make, client, pool="far", backend=FAR)
+    *reach, step = shlex.split(gangline("shell", run["id"], "--print", "--", "nvidia-smi", "-q", "a b").out)
+    assert reach == ["ssh", "-F", "/a b", "login"]
+    program = ["/bin/bash", "/w x/shell.sh", "0", "--rank", "0", "--", "nvidia-smi", "-q", "a b"]
+    assert shlex.split(step)[3:] == ["--nodelist=n1", *program]
