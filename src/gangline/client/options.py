@@ -21,7 +21,15 @@ from gangline.wire.reading import read_value
 from gangline.wire.schema import Key, keys
 from gangline.wire.spec import merge_layers, spec_from_mapping
 
-__all__ = ["check_options", "find_root", "looks_secret", "name_from", "option_names", "spec_from_options"]
+__all__ = [
+    "check_options",
+    "defaults_of",
+    "find_root",
+    "looks_secret",
+    "name_from",
+    "option_names",
+    "spec_from_options",
+]
 
 _ENTRY = frozenset({"entry", "entry_kind", "args"})
 
@@ -42,17 +50,33 @@ def check_options(options: Mapping[str, Any], *, where: str) -> None:
     _layer(options, where)
 
 
+def defaults_of(root: Path) -> dict[str, Any]:
+    """What `gangline.yaml` in a project's root sets, as plain values; {} without one.
+
+    Raises:
+        SpecInvalid: the file has an error.
+    """
+    return defaults_from_project(root)
+
+
 def spec_from_options(
-    options: Mapping[str, Any], *, entry: str, args: list[str], root: Path, given: Mapping[str, Any], where: str
+    options: Mapping[str, Any],
+    *,
+    entry: str,
+    args: list[str],
+    defaults: Mapping[str, Any],
+    given: Mapping[str, Any],
+    where: str,
 ) -> RunSpec:
     """The spec of a script with these options, over the defaults of its project.
 
     Args:
+        defaults: as `defaults_of` gives them.
         given: canonical keys that stand below the options: what the caller knows better than the project.
     Raises:
         SpecInvalid
     """
-    base = merge_layers(defaults_from_project(root), given)
+    base = merge_layers(defaults, given)
     layered = merge_layers(base, _layer(options, where))
     return spec_from_mapping({**layered, "entry": entry, "entry_kind": "script", "args": args})
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gangline.rundir.layout import AttemptDir, RunDir
 from gangline.server.ranklogs import Begin, RankLogs
-from gangline.wire.views import LogChunk
+
+if TYPE_CHECKING:
+    from gangline.wire.views import LogChunk
 
 __all__ = ["GangLogFollower", "find_attempt", "is_attempt_over", "parse_offsets"]
 

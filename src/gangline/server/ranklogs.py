@@ -12,11 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gangline.rundir.layout import AttemptDir
 from gangline.rundir.logindex import IndexReader
 from gangline.rundir.tail import find_line_start, find_tail, read_chunk
-from gangline.wire.views import LogChunk
+
+if TYPE_CHECKING:
+    from gangline.wire.views import LogChunk
 
 __all__ = ["Begin", "RankLogs", "find_begin", "find_end", "read_piece"]
 

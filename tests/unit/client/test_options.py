@@ -2,13 +2,14 @@ from pathlib import Path
 
 import pytest
 
-from gangline.client.options import check_options, option_names, spec_from_options
+from gangline.client.options import check_options, defaults_of, option_names, spec_from_options
 from gangline.domain.errors import SpecInvalid
 from gangline.wire.schema import keys
 
 
 def make(tmp_path: Path, given=None, **options):
-    return spec_from_options(options, entry="f.py", args=["a"], root=tmp_path, given=given or {}, where="@gang")
+    defaults = defaults_of(tmp_path)
+    return spec_from_options(options, entry="f.py", args=["a"], defaults=defaults, given=given or {}, where="@gang")
 
 
 def test_every_key_that_people_may_set_has_a_name():

@@ -9,21 +9,26 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from metaflow import current
 from metaflow._vendor import click
 from metaflow.exception import MetaflowException
 from metaflow.mflog import TASK_LOG_SOURCE
 from metaflow.mflog.mflog import decorate
-from metaflow.util import get_username
+from metaflow.util import get_username, resolve_identity
 
 __all__ = [
     "GangError",
     "attributes_of",
+    "begin_hooks",
     "click",
+    "code_content",
     "decorate_line",
+    "end_hooks",
     "explain_caught",
     "local_sysroot",
     "log_store",
     "mute_decorator",
+    "mute_end",
     "mute_task",
     "named_decorator",
     "others",
@@ -34,6 +39,8 @@ __all__ = [
 
 _WRITES = ("_save_file", "persist", "save_artifacts", "done")
 """What a task's datastore writes with."""
+_NEXT = ("_transition", "_foreach_num_splits", "_parallel_ubf_iter")
+"""Results of a step that say what comes next."""
 _REGISTERS = ("register_run_id", "register_task_id", "register_metadata", "start_task_heartbeat", "stop_heartbeat")
 
 
@@ -41,6 +48,13 @@ class GangError(MetaflowException):
     """Shown by Metaflow as a headline and a text, without a trace."""
 
     headline = "Gang failed"
+
+
+def code_content() -> Any:
+    """What marks a file of a code package as code, which goes where modules are found."""
+    from metaflow.packaging_sys import ContentType  # noqa: PLC0415 - where packages are made alone
+
+    return ContentType.CODE_CONTENT
 
 
 def named_decorator(step: Any, name: str) -> Any | None:
@@ -69,6 +83,11 @@ def mute_decorator(decorator: Any) -> None:
     for hook in ("task_pre_step_ctx", "task_decorate_ctx", "task_step_completed_ctx", "task_finished_ctx"):
         if hasattr(decorator, hook):
             setattr(decorator, hook, None)
+
+
+def mute_end(decorator: Any) -> None:
+    """Have a decorator say nothing of the end of a task."""
+    decorator.task_finished = _nothing
 
 
 def mute_task(flow_datastore: Any) -> None:
@@ -109,6 +128,40 @@ def register(metadata: Any, *, run: str, step: str, task: str, attempt: int, fie
     tags = [f"attempt_id:{attempt}"]
     data = [MetaDatum(field=name, value=value, type=name, tags=tags) for name, value in fields.items() if value]
     metadata.register_metadata(run, step, task, data)
+
+
+def begin_hooks(obj: Any, task: Any, decorators: Iterable[Any], params: Mapping[str, Any]) -> None:
+    """What Metaflow does before a task's body, for some decorators of its step alone."""
+    current._set_env(  # noqa: SLF001 - as `MetaflowTask.run_step` does
+        flow=obj.flow,
+        run_id=task.run,
+        step_name=task.step,
+        task_id=task.task,
+        retry_count=task.retry,
+        origin_run_id=params.get("clone_run_id"),
+        namespace=resolve_identity(),
+        username=get_username(),
+        metadata_str=obj.metadata.metadata_str(),
+        is_running=True,
+        tags=obj.metadata.sticky_tags,
+    )
+    store = obj.flow_datastore.get_task_datastore(task.run, task.step, task.task, attempt=task.retry, mode="w")
+    most = int(params.get("max_user_code_retries") or 0)
+    flow, metadata, graph = obj.flow, obj.metadata, obj.graph
+    for one in decorators:
+        one.task_pre_step(task.step, store, metadata, task.run, task.task, flow, graph, task.retry, most, None, [])
+
+
+def end_hooks(obj: Any, task: Any, decorators: Iterable[Any], params: Mapping[str, Any], *, is_ok: bool) -> None:
+    """What Metaflow does after a task, for some decorators of its step alone."""
+    most = int(params.get("max_user_code_retries") or 0)
+    if is_ok:
+        stored = obj.flow_datastore.get_task_datastore(task.run, task.step, task.task)
+        for name in _NEXT:
+            if name in stored:
+                setattr(obj.flow, name, stored[name])
+    for one in decorators:
+        one.task_finished(task.step, obj.flow, obj.graph, is_ok, task.retry, most)
 
 
 def decorate_line(line: str) -> bytes:

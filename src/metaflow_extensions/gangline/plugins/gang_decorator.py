@@ -5,20 +5,32 @@ Loaded by every `import metaflow`: Gangline's client is imported where it is use
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
 from metaflow.decorators import StepDecorator
 
-from .compat import GangError, explain_caught, mute_decorator, mute_task, others
-from .task import task_of_rank
+from .compat import (
+    GangError,
+    code_content,
+    explain_caught,
+    mute_decorator,
+    mute_end,
+    mute_task,
+    others,
+)
+from .elsewhere import HOSTS, ORCHESTRATORS, is_there, mounts_of, trampoline_arguments
+from .task import LOCAL, OWN, task_of_rank
 
 __all__ = ["GangDecorator"]
 
-_ELSEWHERE = frozenset({"batch", "kubernetes", "titus", "slurm"})
+_ELSEWHERE = frozenset({"titus", "slurm"})
 _NOT_IN_A_RANK = frozenset({"catch", "retry", "timeout"})
 """The gang is what fails, is tried again and has a time limit, not a rank of it."""
 _RANK_0_ALONE = frozenset({"card"})
+_NO_RANK = HOSTS
+"""The trampoline is the task to them."""
 
 
 class GangDecorator(StepDecorator):
@@ -34,6 +46,9 @@ class GangDecorator(StepDecorator):
         Pool of machines.
     lease_s : float, default 120
         How long the run goes on when the flow is gone.
+    volume : str, optional
+        Folder of the container of a step with @kubernetes or @batch that outlives it: the run, its logs and its
+        checkpoints lie there.
 
     Every other option of a run spec has its own name: `max_restarts`, `hang_timeout_s`, `strategy`, `time_limit_s`,
     `checkpoint_path`, ...
@@ -49,6 +64,7 @@ class GangDecorator(StepDecorator):
         self.attributes.update(attributes or {})
         self._user_defined_attributes = {*getattr(self, "_user_defined_attributes", ()), *(attributes or {})}
         self._step = ""
+        self._host: Any = None
 
     def step_init(self, flow: Any, graph: Any, step: str, decos: list[Any], *more: Any) -> None:
         _environment, flow_datastore, _logger = more
@@ -59,8 +75,12 @@ class GangDecorator(StepDecorator):
             self._become_rank(decos, flow_datastore)
         elif mine is None:
             self._check_options(step)
+            self._host = next(iter(others(decos, HOSTS)), None)
+            if self._host is not None:
+                self._check_container(step, decos)
+            self._become_trampoline(step)
             for catch in others(decos, frozenset({"catch"})):
-                explain_caught(catch, self._why_it_failed)
+                explain_caught(catch, lambda: self._why_it_failed(flow))
 
     def _refuse_others(self, graph: Any, step: str, decos: list[Any]) -> None:
         found = sorted({one.name for one in others(decos, _ELSEWHERE)})
@@ -79,7 +99,7 @@ class GangDecorator(StepDecorator):
         from gangline.client import GanglineError  # noqa: PLC0415 - not at each import of metaflow
         from gangline.client.options import check_options  # noqa: PLC0415 - as above
 
-        options = {name: value for name, value in self.attributes.items() if name != "lease_s"}
+        options = {name: value for name, value in self.attributes.items() if name not in OWN}
         try:
             check_options(options, where=f"@gang of step {step}")
         except GanglineError as error:
@@ -88,24 +108,77 @@ class GangDecorator(StepDecorator):
         if lease_s is not None and not (isinstance(lease_s, int | float) and lease_s >= 1):
             raise GangError(f"@gang of step {step}: `lease_s` is {lease_s!r}. Give it a number of seconds from 1 up.")
 
+    def _check_container(self, step: str, decos: list[Any]) -> None:
+        """Refuse what a container cannot do, before it is deployed."""
+        if not self._runs_here():
+            return
+        options = self.attributes
+        nodes = options.get("nodes") or options.get("num_nodes") or options.get("nnodes") or 1
+        if str(nodes) != "1":
+            raise GangError(
+                f"Step *{step}* has @gang(nodes={nodes}) and @{self._host.name}: its container is one node. Name the "
+                "machines by a `pool`, or leave `nodes` out and ask for ranks by `procs_per_node`."
+            )
+        path, volume = options.get("checkpoint_path") or options.get("path"), options.get("volume")
+        folders = [*mounts_of(decos), *([str(volume)] if volume else [])]
+        if path is not None and not is_there(str(path), folders):
+            raise GangError(
+                f"Step *{step}* keeps checkpoints in {path}, on the disk of its container, and that is lost with it. "
+                f"Mount a volume there by @{self._host.name}, or name its folder by `volume=`."
+            )
+
+    def _runs_here(self) -> bool:
+        """Whether the gang runs in the step's own container, and not in a pool."""
+        return (self.attributes.get("pool") or LOCAL) == LOCAL
+
+    def _become_trampoline(self, step: str) -> None:
+        """Where an orchestrator has started the step itself: this process goes on as what starts the gang."""
+        arguments = trampoline_arguments(sys.argv, step)
+        if arguments is not None:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - our own arguments, without a shell
+
     def _become_rank(self, decos: list[Any], flow_datastore: Any) -> None:
         from gangline import current  # noqa: PLC0415 - not at each import of metaflow
 
-        names = _NOT_IN_A_RANK if current().rank == 0 else _NOT_IN_A_RANK | _RANK_0_ALONE
-        for other in others(decos, names):
+        names = _NOT_IN_A_RANK | _NO_RANK
+        for other in others(decos, names if current().rank == 0 else names | _RANK_0_ALONE):
             mute_decorator(other)
+        for other in others(decos, ORCHESTRATORS):
+            mute_end(other)
         if current().rank != 0:
             mute_task(flow_datastore)
 
-    def _why_it_failed(self) -> Exception | None:
+    def _why_it_failed(self, flow: Any) -> Exception | None:
         from .trampoline import find_failure  # noqa: PLC0415 - only after a failure
 
-        return find_failure(self._step)
+        return find_failure(flow, self._step)
 
     def runtime_step_cli(self, cli_args: Any, retry_count: int, max_user_code_retries: int, ubf_context: Any) -> None:
-        if retry_count <= max_user_code_retries:  # else a fallback of @catch runs here
+        if self._host is None and retry_count <= max_user_code_retries:  # else a fallback of @catch runs here
             cli_args.commands = ["gang", "step"]
             cli_args.entrypoint[0] = sys.executable
+
+    def package_init(self, flow: Any, step_name: str, environment: Any) -> None:
+        """Look at the step once more: to what Argo Workflows and Step Functions get, they add decorators at the end."""
+        decorators = getattr(flow, step_name).decorators
+        self._host = next(iter(others(decorators, HOSTS)), None)
+        if self._host is None:
+            return
+        self._check_container(step_name, decorators)
+        if self._runs_here() and not {"volume", "checkpoint_path", "path"} & self.attributes.keys():
+            sys.stderr.write(
+                f"@gang of step {step_name}: checkpoints lie on the disk of its container and are lost with it: a "
+                "retry begins anew. `volume=` names a mounted folder that keeps them.\n"
+            )
+
+    def add_to_package(self) -> list[tuple[Any, ...]]:
+        if self._host is None:
+            return []
+        from .shipped import files_to_ship  # noqa: PLC0415 - where packages are made alone
+
+        return [(path, name, code_content()) for path, name in files_to_ship()]
 
     def task_pre_step(self, *_: Any) -> None:
         mine = task_of_rank()
@@ -124,7 +197,6 @@ class GangDecorator(StepDecorator):
         if retry_count > max_user_code_retries:
             return step_func
         raise GangError(
-            f"Step *{self._step}* has @gang, and was started as one process, where a gang was to be: by an "
-            "orchestrator that does not know @gang. Run the flow with `run`, `resume` or the Runner; Argo Workflows "
-            "and Step Functions cannot start gangs yet."
+            f"Step *{self._step}* has @gang, and was started as one process, where a gang was to be: by something that "
+            "knows neither. Run the flow with `run`, `resume`, the Runner, Argo Workflows or Step Functions."
         )

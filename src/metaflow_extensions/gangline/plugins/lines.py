@@ -15,7 +15,7 @@ from typing import Any
 
 from .compat import decorate_line
 
-__all__ = ["TaskLog"]
+__all__ = ["ContainerLog", "TaskLog"]
 
 _SAVE_S = 0.5
 _SAVE_SHARE = 0.1
@@ -28,6 +28,51 @@ _MOST_AT_ONCE = 2000
 """Lines of one piece that are printed; all are stored."""
 _READER_PATIENCE_S = 1.0
 _READER_LOOK_S = 0.0005
+
+
+class _Lines:
+    """Makes whole lines of the pieces of each rank's log."""
+
+    def __init__(self) -> None:
+        self._pending: dict[int, str] = {}
+
+    def cut(self, rank: int, text: str) -> list[str]:
+        """The lines that have become whole."""
+        *lines, rest = (self._pending.pop(rank, "") + text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+        if len(rest) > _LONGEST_LINE:
+            lines.append(rest)
+        elif rest:
+            self._pending[rank] = rest
+        return [f"[rank {rank}] {line}" for line in lines]
+
+    def rest(self) -> list[str]:
+        """What has no line end."""
+        pending, self._pending = self._pending, {}
+        return [f"[rank {rank}] {rest}" for rank, rest in sorted(pending.items())]
+
+
+class ContainerLog:
+    """Prints lines, in a container whose output becomes the log of the task: Metaflow's own commands see to that."""
+
+    def __init__(self) -> None:
+        self._lines = _Lines()
+
+    def take(self, rank: int, text: str) -> None:
+        """A piece of a rank's log."""
+        self._print(self._lines.cut(rank, text))
+
+    def say(self, text: str) -> None:
+        """A line of Gangline's own."""
+        self._print([f"[gangline] {line}" for line in text.splitlines()])
+
+    def close(self) -> None:
+        """Print what has no line end."""
+        self._print(self._lines.rest())
+
+    def _print(self, lines: Sequence[str]) -> None:
+        if lines:
+            sys.stdout.write("".join(f"{line}\n" for line in lines))
+            sys.stdout.flush()
 
 
 class TaskLog:
@@ -46,7 +91,7 @@ class TaskLog:
         self._unwritten: list[bytes] = []
         """For the thread that stores: a store that hangs holds up nobody else."""
         self._is_over = False
-        self._pending: dict[int, str] = {}
+        self._lines = _Lines()
         self._changed = threading.Event()
         self._left = threading.Event()
         self._lock = threading.Lock()
@@ -55,13 +100,9 @@ class TaskLog:
 
     def take(self, rank: int, text: str) -> None:
         """A piece of a rank's log."""
-        *lines, rest = (self._pending.pop(rank, "") + text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        if len(rest) > _LONGEST_LINE:
-            lines.append(rest)
-        elif rest:
-            self._pending[rank] = rest
+        lines = self._lines.cut(rank, text)
         left_out = max(0, len(lines) - _MOST_AT_ONCE)
-        told = [(f"[rank {rank}] {line}", number >= left_out) for number, line in enumerate(lines)]
+        told = [(line, number >= left_out) for number, line in enumerate(lines)]
         if left_out:
             note = f"[gangline] {left_out} lines of rank {rank} are left out here; {self._where}"
             told.insert(left_out, (note, True))
@@ -74,8 +115,7 @@ class TaskLog:
     def close(self) -> None:
         """Pass on what has no line end, and store all."""
         self._is_over = True
-        self._pass_on([(f"[rank {rank}] {rest}", True) for rank, rest in sorted(self._pending.items())])
-        self._pending = {}
+        self._pass_on([(rest, True) for rest in self._lines.rest()])
         self._left.set()
         self._changed.set()
         self._thread.join(_CLOSE_PATIENCE_S)

@@ -14,17 +14,21 @@ from typing import Any
 from metaflow import current
 
 from gangline.client import RunSpec
-from gangline.client.options import find_root, looks_secret, name_from, spec_from_options
+from gangline.client.options import defaults_of, find_root, looks_secret, name_from, spec_from_options
 
 from .compat import attributes_of, local_sysroot, named_decorator, username
-from .task import VARIABLE, GangTask
+from .elsewhere import HOSTS
+from .shipped import shipped_defaults
+from .task import OWN, VARIABLE, GangTask
 
-__all__ = ["LABEL", "lease_of", "make_spec", "rank_arguments", "working_folder"]
+__all__ = ["LABEL", "lease_of", "make_container_spec", "make_spec", "options_of", "rank_arguments", "working_folder"]
 
 LABEL = "metaflow"
 """Begins the names of all labels that say which task a run belongs to."""
 _LEASE_S = 120.0
-_PASSED = ("METAFLOW_", "AWS_")
+_PASSED = ("METAFLOW_", "AWS_", "ARGO_WORKFLOW_", "SFN_")
+_OF_THE_CONTAINER = ("METAFLOW_EXTRACTED_ROOT", "METAFLOW_KUBERNETES_", "METAFLOW_INIT_SCRIPT", "AWS_BATCH_")
+"""What holds for the container of a step alone, and for no machine of a pool."""
 _SECRETS = frozenset({"METAFLOW_SERVICE_HEADERS"})
 """What holds a secret, and is not named as such."""
 _MEGABYTE = 1024 * 1024
@@ -59,19 +63,13 @@ def make_spec(step: Any, task: GangTask, *, argv: list[str], start_from: str | N
         GanglineError: an option is wrong.
     """
     flow_file = Path(argv[0]).absolute()
-    options = {name: value for name, value in attributes_of(step, "gang").items() if name != "lease_s"}
-    given: dict[str, Any] = {
-        "name": name_from(f"{task.flow}.{task.step}"),
-        "labels": _labels(task),
-        "environment": {"env": {**_passed(os.environ), **_environment(step), VARIABLE: task.to_text()}},
-    }
+    options = options_of(step)
+    given = _given(step, task, options)
+    given["environment"] = {"env": {**_passed(os.environ), **_environment(step), VARIABLE: task.to_text()}}
     if task.pool == "local":
         given["environment"]["python"] = sys.executable
     else:
         given["resources"] = _resources(step, options)
-    timeout = named_decorator(step, "timeout")
-    if timeout is not None and not _TIME_LIMITS & options.keys():
-        given["stop"] = {"time_limit_s": float(timeout.secs)}
     if start_from is not None:
         given["checkpoint"] = {"start_from": start_from}
     root = find_root(working_folder(flow_file))
@@ -79,10 +77,51 @@ def make_spec(step: Any, task: GangTask, *, argv: list[str], start_from: str | N
         options,
         entry=str(flow_file),
         args=rank_arguments(argv, task.step),
-        root=root,
+        defaults=defaults_of(root),
         given=given,
         where=f"@gang of step {task.step}",
     )
+
+
+def make_container_spec(step: Any, task: GangTask, *, argv: list[str]) -> RunSpec:
+    """The spec of a gang that runs in this very container: its environment is the container's.
+
+    Raises:
+        GanglineError: an option is wrong.
+    """
+    options = {name: value for name, value in options_of(step).items() if name != "pool"}
+    given = _given(step, task, options)
+    given["environment"] = {"env": {VARIABLE: task.to_text()}, "python": sys.executable}
+    if gpus := _gpus_of_container(step):
+        given["resources"] = {"gpus_per_node": gpus}
+    return spec_from_options(
+        options,
+        entry=Path(argv[0]).name,
+        args=rank_arguments(argv, task.step),
+        defaults=shipped_defaults(),
+        given=given,
+        where=f"@gang of step {task.step}",
+    )
+
+
+def options_of(step: Any) -> dict[str, Any]:
+    """What @gang says that a spec takes."""
+    return {name: value for name, value in attributes_of(step, "gang").items() if name not in OWN}
+
+
+def _given(step: Any, task: GangTask, options: Mapping[str, Any]) -> dict[str, Any]:
+    """What the task says of its run, whatever is asked for."""
+    found: dict[str, Any] = {"name": name_from(f"{task.flow}.{task.step}"), "labels": _labels(task)}
+    timeout = named_decorator(step, "timeout")
+    if timeout is not None and not _TIME_LIMITS & options.keys():
+        found["stop"] = {"time_limit_s": float(timeout.secs)}
+    return found
+
+
+def _gpus_of_container(step: Any) -> int:
+    """What @kubernetes or @batch asks for, where Metaflow has put what @resources says."""
+    asked = [attributes_of(step, host).get("gpu") for host in sorted(HOSTS)]
+    return max((int(float(gpus)) for gpus in asked if gpus), default=0)
 
 
 def _labels(task: GangTask) -> dict[str, str]:
@@ -96,6 +135,8 @@ def _labels(task: GangTask) -> dict[str, str]:
         "user": username(),
         "project": current.get("project_name") or "",
         "branch": current.get("branch_name") or "",
+        "production_token": os.environ.get("METAFLOW_PRODUCTION_TOKEN", ""),
+        "workflow": os.environ.get("ARGO_WORKFLOW_NAME") or os.environ.get("SFN_STATE_MACHINE", ""),
         "tags": ",".join(sorted(task.tags)),
     }
     return {f"{LABEL}.{name}": value for name, value in found.items() if value}
@@ -106,7 +147,10 @@ def _passed(environ: Mapping[str, str]) -> dict[str, str]:
     found = {
         name: value
         for name, value in environ.items()
-        if name.startswith(_PASSED) and name not in _SECRETS and not looks_secret(name)
+        if name.startswith(_PASSED)
+        and not name.startswith(_OF_THE_CONTAINER)
+        and name not in _SECRETS
+        and not looks_secret(name)
     }
     return {**found, "METAFLOW_USER": username(), "METAFLOW_DATASTORE_SYSROOT_LOCAL": local_sysroot()}
 

@@ -1,17 +1,31 @@
-"""Which task of which flow a gang runs: told by the trampoline to the ranks, in one variable. Standard library only."""
+"""Which task a gang runs, told by the trampoline to the ranks in one variable; and how it is told to end.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
+import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-__all__ = ["VARIABLE", "GangTask", "task_of_rank"]
+__all__ = ["LOCAL", "OWN", "TOLD", "VARIABLE", "GangTask", "ToldToEndError", "task_of_rank"]
 
 VARIABLE = "METAFLOW_GANGLINE_TASK"
+LOCAL = "local"
+"""The pool where @gang names none: this machine, or the container."""
+OWN = frozenset({"lease_s", "volume"})
+"""Options of @gang that are no keys of a spec."""
+TOLD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Signals by which a process is told to end."""
 _KEY_CHARS = 150
+
+
+class ToldToEndError(BaseException):
+    """A signal, or the end of the runtime."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

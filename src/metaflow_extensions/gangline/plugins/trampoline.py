@@ -1,39 +1,29 @@
-"""What Metaflow's runtime starts in place of a step with @gang: it submits the run, passes logs on, and waits.
+"""What runs a task with @gang in place of its step: as a run of a server, or in this container, which it waits for.
 
-The run has a lease, which this process keeps. It ends the run when it is told to end, and when the runtime above it is
-gone; when it is killed itself, the lease ends the run.
+It ends the gang when it is told to end, and when the runtime above it is gone; when it is killed itself, the lease of
+the gang ends it.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
-from pathlib import Path
+from functools import partial
 from types import FrameType
 from typing import Any
 
 from metaflow import current
 
-from gangline.client import Client, GanglineError, RunDetail, connect, keep_lease
-from gangline.client.submission import prepare, send
+from gangline.client import GanglineError
 
-from .compat import GangError, attributes_of, log_store, register
-from .earlier import find_earlier
-from .lines import TaskLog
-from .outcome import ENDED, describe_end, run_metadata
-from .request import LABEL, lease_of, make_spec, working_folder
-from .task import GangTask
+from .compat import GangError, attributes_of, register
+from .container import SPOT_NOTICE, find_container_failure, run_in_container
+from .elsewhere import in_container
+from .hooks import orchestrated
+from .task import LOCAL, TOLD, GangTask, ToldToEndError
 
 __all__ = ["find_failure", "run_gang"]
-
-_TOLD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_SHOWN = frozenset({"phase", "warning", "error", "restart", "revised"})
-
-
-class _ToldToEndError(BaseException):
-    """A signal, or the end of the runtime."""
 
 
 def run_gang(obj: Any, params: dict[str, Any]) -> None:
@@ -46,137 +36,75 @@ def run_gang(obj: Any, params: dict[str, Any]) -> None:
         GangError: it did not succeed.
     """
     runtime = os.getppid()
-    for number in _TOLD:
+    for number in TOLD:
         signal.signal(number, _on_signal)
+    task = _task_of(obj, params)
+    note = partial(register, obj.metadata, run=task.run, step=task.step, task=task.task, attempt=task.retry)
     try:
-        _Trampoline(obj, params, is_wanted=lambda: _is_child_of(runtime)).run()
+        if not in_container():
+            _serve(obj, params, task, note, lambda: os.getppid() == runtime)
+            return
+        with orchestrated(obj, task, params):
+            if task.pool == LOCAL:
+                run_in_container(getattr(obj.flow, task.step), task, note=note, is_wanted=_collect_signals())
+            else:
+                _serve(obj, params, task, note, lambda: not SPOT_NOTICE.exists())
     except GanglineError as error:
         raise GangError(str(error)) from None
-    except _ToldToEndError:
+    except ToldToEndError:
         raise GangError("The flow was told to end; so was the gang, which saves a checkpoint first.") from None
 
 
-def find_failure(step: str) -> Exception | None:
+def find_failure(flow: Any, step: str) -> Exception | None:
     """Why the gang of the task of this process has failed, for @catch."""
+    options = attributes_of(getattr(flow, step), "gang")
+    task = GangTask(flow=flow.name, run=current.run_id, step=step, task=current.task_id, retry=0)
+    if in_container() and (options.get("pool") or LOCAL) == LOCAL:
+        return find_container_failure(getattr(flow, step), task)
+    from .served import find_served_failure  # noqa: PLC0415 - needs packages that a container may lack
+
+    return find_served_failure(task)
+
+
+def _serve(
+    obj: Any,
+    params: dict[str, Any],
+    task: GangTask,
+    note: Callable[..., None],
+    is_wanted: Callable[[], bool],
+) -> None:
     try:
-        with connect() as client:
-            pathspec = f"{current.flow_name}/{current.run_id}/{step}/{current.task_id}"
-            found = client.list_runs(labels=[f"{LABEL}.task={pathspec}"], limit=1)
-            return GangError(describe_end(client.run(found[0]["id"]), step)) if found else None
-    except GanglineError:
-        return None
+        from .served import ServedGang  # noqa: PLC0415 - as above
+    except ImportError as error:
+        raise GangError(
+            f"@gang of step *{task.step}* names the pool `{task.pool}`, and this Python cannot speak to a server of "
+            f"Gangline: {error}. Install Gangline into the image, or name no pool: then the gang runs in the container."
+        ) from None
+    clone = params.get("clone_run_id")
+    ServedGang(obj.flow, obj.flow_datastore, task, clone=clone, note=note, is_wanted=is_wanted).run()
 
 
-class _Trampoline:
-    def __init__(self, obj: Any, params: dict[str, Any], *, is_wanted: Callable[[], bool]) -> None:
-        self._obj = obj
-        self._step = getattr(obj.flow, params["step_name"])
-        self._clone: str | None = params.get("clone_run_id")
-        self._is_wanted = is_wanted
-        self._lease_s = lease_of(self._step)
-        options = attributes_of(self._step, "gang")
-        self._task = GangTask(
-            flow=obj.flow.name,
-            run=str(params["run_id"]),
-            step=params["step_name"],
-            task=str(params["task_id"]),
-            retry=int(params["retry_count"] or 0),
-            pool=str(options.get("pool") or "local"),
-            split=params.get("split_index"),
-            tags=tuple(params.get("opt_tag") or ()),
-        )
-        self._starts_itself = bool(
-            {"checkpoint_path", "path", "start_from", "from_checkpoint"} & options.keys()
-            or options.get("resume") == "never"
-        )
-
-    def run(self) -> None:
-        with connect() as client:
-            run = self._submit(client)
-            log = TaskLog(self._log_store(), where=f"gangline logs {run['id']} --all-ranks")
-            try:
-                self._begin(client, run, log)
-                with keep_lease(run["id"], self._lease_s, is_wanted=self._is_wanted_or_ends):
-                    ended = self._see_through(client, run["id"], log)
-            except (_ToldToEndError, BrokenPipeError):
-                _stop(run["id"])
-                raise _ToldToEndError from None
-            finally:
-                log.close()
-            self._note(run_metadata(ended))
-        if ended["phase"] != "succeeded":
-            raise GangError(describe_end(ended, self._task.step))
-
-    def _submit(self, client: Client) -> RunDetail:
-        earlier = find_earlier(client, self._task, clone=self._clone, wants_checkpoint=not self._starts_itself)
-        self._task = earlier.begin(self._task)
-        argv = sys.argv
-        spec = make_spec(self._step, self._task, argv=argv, start_from=earlier.start_from)
-        prepared = prepare(spec, cwd=working_folder(Path(argv[0]).absolute()))
-        for warning in (*earlier.words, *prepared.warnings):
-            sys.stderr.write(f"{warning}\n")
-        key = self._task.key(str(self._obj.flow_datastore.datastore_root))
-        return send(prepared, client=client, command=argv, key=key, lease_s=self._lease_s)
-
-    def _begin(self, client: Client, run: RunDetail, log: TaskLog) -> None:
-        """The same task may have been here before, and its run may go on, or be over."""
-        if run["phase"] in ENDED - {"succeeded"}:
-            client.resume(run["id"], lease_s=self._lease_s)
-        log.say(f"run {run['id']} on pool {run['pool']}")
-        self._note(run_metadata(run))
-
-    def _see_through(self, client: Client, run_id: str, log: TaskLog) -> RunDetail:
-        after = -1
-        while True:
-            after = self._follow(client, run_id, log, after)
-            ended = client.run(run_id)
-            if ended["reason"] != "lease_ended":
-                return ended
-            log.say("The lease had ended while this machine was away; the run goes on from its checkpoint.")
-            client.resume(run_id, lease_s=self._lease_s)
-
-    def _follow(self, client: Client, run_id: str, log: TaskLog, after: int) -> int:
-        for item in client.follow(run_id, after=after):
-            if "text" in item:
-                log.take(item["rank"], item["text"])
-            elif "event" in item:
-                after = item["event"]["seq"]
-                if item["event"]["kind"] in _SHOWN:
-                    log.say(item["event"]["message"])
-            elif "waits" in item:
-                log.say(str(item["waits"]))
-        return after
-
-    def _is_wanted_or_ends(self) -> bool:
-        if not self._is_wanted():
-            os.kill(os.getpid(), signal.SIGTERM)
-            return False
-        return True
-
-    def _log_store(self) -> Callable[[Path], None]:
-        task = self._task
-        save = log_store(self._obj.flow_datastore, run=task.run, step=task.step, task=task.task, attempt=task.retry)
-        return lambda path: save(path, b"")
-
-    def _note(self, fields: dict[str, str]) -> None:
-        task = self._task
-        register(self._obj.metadata, run=task.run, step=task.step, task=task.task, attempt=task.retry, fields=fields)
+def _task_of(obj: Any, params: dict[str, Any]) -> GangTask:
+    options = attributes_of(getattr(obj.flow, params["step_name"]), "gang")
+    return GangTask(
+        flow=obj.flow.name,
+        run=str(params["run_id"]),
+        step=params["step_name"],
+        task=str(params["task_id"]),
+        retry=int(params["retry_count"] or 0),
+        pool=str(options.get("pool") or LOCAL),
+        split=params.get("split_index"),
+        tags=tuple(params.get("opt_tag") or ()),
+    )
 
 
-def _stop(run_id: str) -> None:
-    """Ask the run to end. Where that fails, its lease does it."""
-    for number in _TOLD:
-        signal.signal(number, signal.SIG_IGN)
-    try:
-        with connect() as client:
-            client.stop(run_id)
-    except GanglineError as error:
-        sys.stderr.write(f"Run {run_id} could not be asked to stop; its lease ends it: {error}\n")
-
-
-def _is_child_of(pid: int) -> bool:
-    return os.getppid() == pid
+def _collect_signals() -> Callable[[], bool]:
+    """From now on signals raise nothing; whether none has come."""
+    told: list[int] = []
+    for number in TOLD:
+        signal.signal(number, lambda number, _frame: told.append(number))
+    return lambda: not told
 
 
 def _on_signal(_number: int, _frame: FrameType | None) -> None:
-    raise _ToldToEndError
+    raise ToldToEndError

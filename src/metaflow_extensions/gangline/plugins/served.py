@@ -1,0 +1,152 @@
+"""A gang that a server looks after: submitted, followed, and kept by a lease. Speaks to `gangline.client` alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gangline.client import Client, GanglineError, RunDetail, connect, keep_lease
+from gangline.client.submission import prepare, send
+
+from .compat import GangError, attributes_of, log_store
+from .earlier import find_earlier
+from .elsewhere import in_container
+from .lines import ContainerLog, TaskLog
+from .outcome import ENDED, describe_end, run_metadata
+from .request import LABEL, lease_of, make_spec, working_folder
+from .task import TOLD, GangTask, ToldToEndError
+
+__all__ = ["ServedGang", "find_served_failure"]
+
+_SHOWN = frozenset({"phase", "warning", "error", "restart", "revised"})
+
+
+def find_served_failure(task: GangTask) -> Exception | None:
+    """Why the newest gang of a task has failed."""
+    try:
+        with connect() as client:
+            found = client.list_runs(labels=[f"{LABEL}.task={task.pathspec}"], limit=1)
+            return GangError(describe_end(client.run(found[0]["id"]), task.step)) if found else None
+    except GanglineError:
+        return None
+
+
+class ServedGang:
+    """The run that a task becomes; it ends when this process is told to end, and by its lease when that is killed.
+
+    Args:
+        clone: the flow's run that is being resumed.
+        note: registers metadata of the task.
+        is_wanted: asked about once a second.
+    """
+
+    def __init__(
+        self,
+        flow: Any,
+        flow_datastore: Any,
+        task: GangTask,
+        *,
+        clone: str | None,
+        note: Callable[..., None],
+        is_wanted: Callable[[], bool],
+    ) -> None:
+        self._step = getattr(flow, task.step)
+        self._store = flow_datastore
+        self._task = task
+        self._clone = clone
+        self._note = note
+        self._is_wanted = is_wanted
+        self._lease_s = lease_of(self._step)
+        options = attributes_of(self._step, "gang")
+        self._starts_itself = bool(
+            {"checkpoint_path", "path", "start_from", "from_checkpoint"} & options.keys()
+            or options.get("resume") == "never"
+        )
+
+    def run(self) -> None:
+        with connect() as client:
+            run = self._submit(client)
+            log = self._open_log(run)
+            try:
+                self._begin(client, run, log)
+                with keep_lease(run["id"], self._lease_s, is_wanted=self._is_wanted_or_ends):
+                    ended = self._see_through(client, run["id"], log)
+            except (ToldToEndError, BrokenPipeError):
+                _stop(run["id"])
+                raise ToldToEndError from None
+            finally:
+                log.close()
+            self._note(fields=run_metadata(ended))
+        if ended["phase"] != "succeeded":
+            raise GangError(describe_end(ended, self._task.step))
+
+    def _submit(self, client: Client) -> RunDetail:
+        earlier = find_earlier(client, self._task, clone=self._clone, wants_checkpoint=not self._starts_itself)
+        self._task = earlier.begin(self._task)
+        argv = sys.argv
+        spec = make_spec(self._step, self._task, argv=argv, start_from=earlier.start_from)
+        prepared = prepare(spec, cwd=working_folder(Path(argv[0]).absolute()))
+        for warning in (*earlier.words, *prepared.warnings):
+            sys.stderr.write(f"{warning}\n")
+        key = self._task.key(str(self._store.datastore_root))
+        return send(prepared, client=client, command=argv, key=key, lease_s=self._lease_s)
+
+    def _begin(self, client: Client, run: RunDetail, log: ContainerLog | TaskLog) -> None:
+        """The same task may have been here before, and its run may go on, or be over."""
+        if run["phase"] in ENDED - {"succeeded"}:
+            client.resume(run["id"], lease_s=self._lease_s)
+        log.say(f"run {run['id']} on pool {run['pool']}")
+        self._note(fields=run_metadata(run))
+
+    def _see_through(self, client: Client, run_id: str, log: ContainerLog | TaskLog) -> RunDetail:
+        after = -1
+        while True:
+            after = self._follow(client, run_id, log, after)
+            ended = client.run(run_id)
+            if ended["reason"] != "lease_ended":
+                return ended
+            log.say("The lease had ended while this machine was away; the run goes on from its checkpoint.")
+            client.resume(run_id, lease_s=self._lease_s)
+
+    def _follow(self, client: Client, run_id: str, log: ContainerLog | TaskLog, after: int) -> int:
+        for item in client.follow(run_id, after=after):
+            if "text" in item:
+                log.take(item["rank"], item["text"])
+            elif "event" in item:
+                after = item["event"]["seq"]
+                if item["event"]["kind"] in _SHOWN:
+                    log.say(item["event"]["message"])
+            elif "waits" in item:
+                log.say(str(item["waits"]))
+        return after
+
+    def _is_wanted_or_ends(self) -> bool:
+        if not self._is_wanted():
+            os.kill(os.getpid(), signal.SIGTERM)
+            return False
+        return True
+
+    def _open_log(self, run: RunDetail) -> ContainerLog | TaskLog:
+        if in_container():
+            return ContainerLog()
+        return TaskLog(self._log_store(), where=f"gangline logs {run['id']} --all-ranks")
+
+    def _log_store(self) -> Callable[[Path], None]:
+        task = self._task
+        save = log_store(self._store, run=task.run, step=task.step, task=task.task, attempt=task.retry)
+        return lambda path: save(path, b"")
+
+
+def _stop(run_id: str) -> None:
+    """Ask the run to end. Where that fails, its lease does it."""
+    for number in TOLD:
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        with connect() as client:
+            client.stop(run_id)
+    except GanglineError as error:
+        sys.stderr.write(f"Run {run_id} could not be asked to stop; its lease ends it: {error}\n")
