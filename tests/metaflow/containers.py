@@ -16,17 +16,18 @@ import subprocess
 import sys
 import time
 import venv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
 import boto3
+from tests.metaflow.flowruns import FLOWS
 
 from gangline.client.http import httpx
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 _ROLE = "arn:aws:iam::123456789012:role/role"
 BUCKET = "flows"
 _INSTALLED = ("boto3", "botocore", "s3transfer", "jmespath", "python-dateutil", "six", "urllib3", "requests", "certifi")
@@ -35,16 +36,17 @@ _SEPARATE = 'mount -t tmpfs none /mnt && mkdir /mnt/out && mount --bind "$0" /mn
 
 
 class Cloud:
-    """moto's server as a process of its own."""
+    """moto's server, wherever it runs.
 
-    def __init__(self, folder: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+    Args:
+        command: starts it.
+        url: at which it answers here.
+    """
+
+    def __init__(self, folder: Path, command: Sequence[str], url: str) -> None:
+        self.url = url
         self._log = (folder / "moto.log").open("w")
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
+        self._process = subprocess.Popen(command, stdout=self._log, stderr=self._log, start_new_session=True)
         self._await()
         self.env = {
             "AWS_ACCESS_KEY_ID": "test",
@@ -58,14 +60,22 @@ class Cloud:
             **{f"METAFLOW_{name}_IAM_ROLE": _ROLE for name in ("SFN", "ECS_S3_ACCESS", "EVENTS_SFN_ACCESS")},
         }
         self.client("s3").create_bucket(Bucket=BUCKET)
-        self._open_batch()
+
+    @classmethod
+    def start(cls, folder: Path) -> Cloud:
+        """Start one on this machine, with a queue for Step Functions."""
+        port = free_port()
+        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+        cloud = cls(folder, command, f"http://127.0.0.1:{port}")
+        cloud._open_batch()
+        return cloud
 
     def client(self, service: str) -> Any:
         keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
         return boto3.client(service, endpoint_url=self.url, **keys)
 
     def close(self) -> None:
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._log.close()
 
@@ -109,6 +119,12 @@ class Cloud:
         except httpx.TransportError:
             return False
         return True
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class Image:
@@ -162,7 +178,8 @@ class Machines:
     """Where containers run."""
 
     folder: Path
-    image: Image
+    bin: Path
+    """Of the image: what has its interpreter."""
     env: Mapping[str, str]
     started: list[Container] = field(default_factory=list)
 
@@ -171,7 +188,7 @@ class Machines:
         folder = self.folder / f"container-{len(self.started)}"
         for name in ("out", "tmp", "home"):
             (folder / name).mkdir(parents=True)
-        mine = {"PATH": f"{self.image.bin}:/usr/bin:/bin", "HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp")}
+        mine = {"PATH": f"{self.bin}:/usr/bin:/bin", "HOME": str(folder / "home"), "TMPDIR": str(folder / "tmp")}
         command = [word.replace("/tmp/mf-input-paths", str(folder / "input-paths")) for word in command]
         apart = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
         with (folder / "output").open("w") as output:
@@ -275,8 +292,26 @@ def _tasks(states: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield from _tasks((state.get("Iterator") or state["ItemProcessor"])["States"])
 
 
-def compile_flow(flow: Path, env: Mapping[str, str], *command: str) -> tuple[int, str, str]:
-    """Run a command of a flow's file that deploys it: exit code, standard output, standard error."""
-    words = [sys.executable, flow.name, "--datastore", "s3", *command]
-    done = subprocess.run(words, cwd=flow.parent, env=dict(env), capture_output=True, text=True, check=False)
-    return done.returncode, done.stdout, done.stderr
+class Deployer:
+    """Whoever deploys flows of these tests, from a project of their own."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+        self._project = folder / "project"
+        self._project.mkdir()
+        mine = {name: value for name, value in os.environ.items() if not name.startswith(("METAFLOW_", "AWS_"))}
+        home = {"HOME": str(folder / "home"), "GANGLINE_HOME": str(folder / "home/gangline")}
+        self._env = {**mine, **home, **env, "METAFLOW_USER": "alice", "METAFLOW_DEFAULT_METADATA": "local"}
+
+    def __call__(self, name: str, *command: str, put: tuple[str, str] = ("", ""), code: int = 0) -> str:
+        """Run a command of a flow's file; its standard output, or its standard error where it fails.
+
+        Args:
+            put: a text of the file, and what takes its place.
+            code: with which it has to end.
+        """
+        text = (FLOWS / f"{name}.py").read_text()
+        (self._project / f"{name}.py").write_text(text.replace(*put) if put[0] else text)
+        words = [sys.executable, f"{name}.py", "--datastore", "s3", *command]
+        done = subprocess.run(words, cwd=self._project, env=self._env, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        return done.stderr if code else done.stdout

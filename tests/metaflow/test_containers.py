@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tests.metaflow.containers import Machines
 
-pytestmark = [pytest.mark.integration, pytest.mark.metaflow]
+pytestmark = [pytest.mark.integration, pytest.mark.metaflow, pytest.mark.timeout(900)]
 CREATE = ("argo-workflows", "create", "--only-json")
 
 

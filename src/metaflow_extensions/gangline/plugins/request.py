@@ -17,7 +17,7 @@ from gangline.client import RunSpec
 from gangline.client.options import defaults_of, find_root, looks_secret, name_from, spec_from_options
 
 from .compat import attributes_of, local_sysroot, named_decorator, username
-from .elsewhere import HOSTS
+from .elsewhere import HOSTS, in_container
 from .shipped import shipped_defaults
 from .task import OWN, VARIABLE, GangTask
 
@@ -26,8 +26,16 @@ __all__ = ["LABEL", "lease_of", "make_container_spec", "make_spec", "options_of"
 LABEL = "metaflow"
 """Begins the names of all labels that say which task a run belongs to."""
 _LEASE_S = 120.0
+_INPUTS_FILE = "--input-paths-filename"
+_SHIPPED = ".mf_code"
 _PASSED = ("METAFLOW_", "AWS_", "ARGO_WORKFLOW_", "SFN_")
-_OF_THE_CONTAINER = ("METAFLOW_EXTRACTED_ROOT", "METAFLOW_KUBERNETES_", "METAFLOW_INIT_SCRIPT", "AWS_BATCH_")
+_OF_THE_CONTAINER = (
+    "METAFLOW_EXTRACTED_ROOT",
+    "METAFLOW_DATASTORE_SYSROOT_LOCAL",
+    "METAFLOW_KUBERNETES_",
+    "METAFLOW_INIT_SCRIPT",
+    "AWS_BATCH_",
+)
 """What holds for the container of a step alone, and for no machine of a pool."""
 _SECRETS = frozenset({"METAFLOW_SERVICE_HEADERS"})
 """What holds a secret, and is not named as such."""
@@ -41,6 +49,15 @@ def rank_arguments(argv: list[str], step: str) -> list[str]:
         if argv[at : at + 3] == ["gang", "step", step]:
             return [*argv[1:at], *argv[at + 1 :]]
     raise ValueError(f"no `gang step {step}` in {argv}")
+
+
+def _with_inputs(arguments: list[str]) -> list[str]:
+    """The same, with what a file of this container says in place of its name: ranks are on other machines."""
+    if not in_container() or _INPUTS_FILE not in arguments:
+        return arguments
+    at = arguments.index(_INPUTS_FILE)
+    told = Path(arguments[at + 1]).read_text(encoding="utf-8").strip(" \n\"'")
+    return [*arguments[:at], "--input-paths", told, *arguments[at + 2 :]]
 
 
 def working_folder(flow_file: Path) -> Path:
@@ -76,7 +93,7 @@ def make_spec(step: Any, task: GangTask, *, argv: list[str], start_from: str | N
     return spec_from_options(
         options,
         entry=str(flow_file),
-        args=rank_arguments(argv, task.step),
+        args=_with_inputs(rank_arguments(argv, task.step)),
         defaults=defaults_of(root),
         given=given,
         where=f"@gang of step {task.step}",
@@ -152,7 +169,10 @@ def _passed(environ: Mapping[str, str]) -> dict[str, str]:
         and name not in _SECRETS
         and not looks_secret(name)
     }
-    return {**found, "METAFLOW_USER": username(), "METAFLOW_DATASTORE_SYSROOT_LOCAL": local_sysroot()}
+    if not in_container():
+        return {**found, "METAFLOW_USER": username(), "METAFLOW_DATASTORE_SYSROOT_LOCAL": local_sysroot()}
+    # The code package is the tree of the run: ranks find Metaflow and Gangline where the container has found them.
+    return {**found, "METAFLOW_USER": username(), "PYTHONPATH": _SHIPPED}
 
 
 def _environment(step: Any) -> dict[str, str]:
