@@ -64,6 +64,23 @@ def test_an_existing_script_is_shown_with_what_slurm_has_given_it(laptop: Laptop
     assert "2 nodes, 4 tasks" in laptop.gangline("show", run)
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--setup", "echo looking for it; module load no/such", ["looking for it", "no/such", "failed with exit code"]),
+        ("--python", "python-that-is-not", ["task 0: Exited with exit code"]),
+    ],
+)
+def test_the_logs_of_a_run_that_never_had_a_rank_are_those_of_its_job(
+    laptop: Laptop, option: str, value: str, said: list[str]
+):
+    run = laptop.submit("print('never')", option, value)
+    laptop.until(run, "failed")
+    shown = laptop.gangline("logs", run)
+    assert all(text in shown for text in said), laptop.describe(run)
+    assert value in laptop.show(run)["message"]
+
+
 def test_the_rank_that_failed_is_named(laptop: Laptop):
     script = HOLD + "\nif rank == '1': sys.exit(7)\ntime.sleep(600)\n"
     run = laptop.submit(script, "--nodes", "2", "--procs-per-node", "1")

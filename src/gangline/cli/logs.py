@@ -18,6 +18,7 @@ from gangline.cli.logsearch import print_hits
 from gangline.cli.moment import Moment
 from gangline.cli.options import Ranks, Whole, json_option, run_argument
 from gangline.cli.terminal import Terminal, say
+from gangline.cli.text import visible
 from gangline.domain.errors import InvalidRequest, NotFound
 from gangline.wire.views import LogChunk, LogHit, RunDetail, RunSummary
 
@@ -198,7 +199,18 @@ def _print_plain(client: Client, wanted: _Wanted) -> int:
         stands = "is over" if is_over(run) else f"is {describe_phase(run)}"
         state = f"{run['id']} {stands}: {explain(run, Terminal().now)}"
         say(f"{who} written nothing{when}; {state}", err=True)
+        _print_launch(client, run)
     return 0
+
+
+def _print_launch(client: Client, run: RunSummary) -> None:
+    """What was written before there was any rank: by set-up lines, by the scheduler, by agents."""
+    if not is_over(run):
+        return
+    told = client.run(run["id"])["job_log"]
+    if told:
+        say("Before there was any rank, its job and its agents wrote:", err=True)
+        say(visible(told.rstrip("\n"), multiline=True))
 
 
 def _print_json(client: Client, wanted: _Wanted) -> int:

@@ -34,6 +34,7 @@ from gangline.control.views import (
     duration_s,
     event_view,
     part_views,
+    read_launch_log,
     summary_view,
     tokens_per_s,
 )
@@ -217,12 +218,13 @@ class Commands:
         """All that is known of a run."""
         run, run_dir = self._store.run(run_id), self._home.run(run_id)
         spec, client = self._store.spec_and_client(run_id)
-        newest = self._store.newest_metrics(run_id)
+        newest, attempts = self._store.newest_metrics(run_id), self._store.attempts(run_id)
+        had_ranks = any(rank.get("started") for row in attempts for rank in row.ranks)
         return RunDetail(
             **self._summary(run),
             spec=spec,
             run_dir=str(run_dir.path),
-            attempts=[attempt_view(row, run_dir.attempt(row.number)) for row in self._store.attempts(run_id)],
+            attempts=[attempt_view(row, run_dir.attempt(row.number)) for row in attempts],
             checkpoints=self.checkpoints(run_id),
             code=code_view(run_dir, spec.get("snapshot") or {}),
             events=self.events(run_id),
@@ -230,6 +232,7 @@ class Commands:
             tokens_per_s=tokens_per_s(newest),
             client=client,
             backend=self._describe(run),
+            job_log=read_launch_log(run_dir) if run.phase in TERMINAL and not had_ranks else "",
             room=self._room(run),
         )
 

@@ -1,6 +1,6 @@
 """Rows as the JSON views of `gangline.wire.views`.
 
-Pure, but for `code_view` and `environment_of`, which read a run's files.
+Pure, but for `code_view`, `attempt_view` and `read_launch_log`, which read a run's files.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from gangline.domain.errors import GanglineError
@@ -36,10 +37,13 @@ __all__ = [
     "duration_s",
     "event_view",
     "part_views",
+    "read_launch_log",
     "summary_view",
     "tokens_per_s",
 ]
 
+_MOST_LOGS = 9
+_TAIL_BYTES = 16_000
 _TOKENS_PER_S = ("tokens_per_s", "tokens/s", "tokens_per_sec", "tokens_per_second")
 
 
@@ -112,6 +116,26 @@ def attempt_view(attempt: AttemptRow, folder: AttemptDir) -> AttemptView:
 def part_views(parts: Sequence[PoolPart]) -> list[PoolPartView]:
     """The parts of a pool, in its scheduler's order."""
     return [PoolPartView(**asdict(part)) for part in parts]  # type: ignore[typeddict-item]  # same fields
+
+
+def read_launch_log(run_dir: RunDir) -> str:
+    """The end of what the newest launch has said outside of its ranks: a job's log, then those of its agents."""
+    for launch in reversed(run_dir.launches()):
+        found = [path for path in (launch.path / "job.log", *sorted(launch.path.glob("node-*.log"))) if path.is_file()]
+        told = [text for path in found[:_MOST_LOGS] if (text := _tail(path))]
+        if told:
+            return "".join(told)
+    return ""
+
+
+def _tail(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - _TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return text if text.endswith("\n") or not text else f"{text}\n"
 
 
 def bucket_view(cell: Cell) -> MetricBucket:

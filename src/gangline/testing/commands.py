@@ -79,6 +79,7 @@ def make_detail(summary: RunSummary, *, spec: Mapping[str, Any], client: Mapping
         "duration_s": None,
         "client": dict(client),
         "room": [],
+        "job_log": "",
         "backend": {},
     }
 

@@ -252,6 +252,8 @@ class RunDetail(RunSummary):
     """Who submitted, from which host, folder and command line."""
     backend: dict[str, str]
     """What people need to look at its newest launch themselves: `job`, `log`, commands to type; empty for `local`."""
+    job_log: str
+    """Of a run that is over and never had a rank: the end of what its job and its agents have written."""
     room: list[PoolPartView]
     """While it waits in the queue of its pool: what the parts that it may go to have free."""
 

@@ -159,6 +159,7 @@ def make_run(**changes: Any) -> dict[str, Any]:
         "client": {},
         "backend": {},
         "room": [],
+        "job_log": "",
     }
     whole = {**made, **changes}
     started, ended = whole["started"], whole["ended"]
