@@ -34,6 +34,7 @@ class Flows:
 
     def __init__(self, folder: Path, home: Path, client: Client) -> None:
         self.folder, self.client = folder, client
+        self.python = Path(sys.executable)
         self.project = folder / "project"
         self.project.mkdir()
         (self.project / ".ganglineignore").write_text("*.tmp\n")
@@ -56,7 +57,7 @@ class Flows:
         if not (self.project / f"{name}.py").exists():
             shutil.copy(FLOWS / f"{name}.py", self.project)
         output = self.folder / f"output-{len(self._started)}.tmp"
-        command = [sys.executable, f"{name}.py", "--no-pylint", *args]
+        command = [str(self.python), f"{name}.py", "--no-pylint", *args]
         with output.open("w") as file:
             process = subprocess.Popen(
                 command,
@@ -93,7 +94,7 @@ class Flows:
         (task,) = [
             path.name for path in (self.store / ".metaflow" / flow / run / step).iterdir() if path.name.isdigit()
         ]
-        code = [sys.executable, "-c", READ, f"{flow}/{run}/{step}/{task}"]
+        code = [str(self.python), "-c", READ, f"{flow}/{run}/{step}/{task}"]
         done = subprocess.run(code, cwd=self.project, env=self.env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return dict(json.loads(done.stdout))

@@ -45,7 +45,6 @@ def test_a_model_is_trained_through_the_loss_of_a_rank_evaluated_promoted_and_re
 
     promoted = nightly.task("FineTuneFlow", "promote")["data"]["promoted"]
     assert run["id"] in promoted
-    assert sorted(nightly.task("FineTuneFlow", "judge")["data"]) == ["model", "scores", "troubles", "weights"]
     tags = tags_of(nightly)
     assert "prod-ready" in tags
     assert any(tag.startswith("data:english@") for tag in tags)
@@ -64,9 +63,9 @@ def test_an_evaluation_that_crashes_loses_no_other_and_blocks_promotion(nightly:
     assert "language" in judged
     assert "types" not in judged
     assert "prod-ready" not in tags_of(nightly)
-    code, output = nightly.run("release", "--trigger", f"FineTuneFlow/{nightly.newest('FineTuneFlow')}", "run")
+    code, output = nightly.run("release", "run")
     assert code == 1
-    assert "was not promoted." in output
+    assert "No run of FineTuneFlow was promoted yet" in output
 
 
 def tags_of(flows: Flows) -> list[str]:

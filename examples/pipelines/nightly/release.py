@@ -8,7 +8,7 @@ import hashlib
 
 from english import unpack, write
 from metaflow import Flow, FlowSpec, current, project, step, trigger_on_finish
-from metaflow.exception import MetaflowException
+from metaflow.exception import MetaflowException, MetaflowNotFound
 
 PROD_READY = "prod-ready"
 
@@ -44,12 +44,13 @@ class ReleaseFlow(FlowSpec):
         if current.get("trigger") is not None:
             (found,) = current.trigger.runs
             if PROD_READY not in found.tags:
-                raise NothingToReleaseError(f"{found.pathspec} was not promoted.")
+                raise NothingToReleaseError(f"{found.pathspec} is not {PROD_READY}.")
             return found
-        promoted = next(iter(Flow("FineTuneFlow").runs(PROD_READY)), None)
-        if promoted is None:
-            raise NothingToReleaseError("No run of FineTuneFlow was promoted yet: `python finetune.py run` makes one.")
-        return promoted
+        try:
+            return next(iter(Flow("FineTuneFlow").runs(PROD_READY)))
+        except (MetaflowNotFound, StopIteration):
+            words = "No run of FineTuneFlow was promoted yet: `python finetune.py run` makes one."
+            raise NothingToReleaseError(words) from None
 
 
 if __name__ == "__main__":

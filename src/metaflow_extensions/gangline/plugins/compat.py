@@ -1,6 +1,6 @@
 """What Metaflow does not promise to keep (Netflix/metaflow#1146), in one place but for two attributes.
 
-Run with 2.19.39 alone. Imports Metaflow alone.
+Run with 2.18.13, 2.19.23 and 2.19.39. Imports Metaflow alone.
 """
 
 from __future__ import annotations
