@@ -112,7 +112,7 @@ def _after_end(facts: Facts) -> list[Step]:
         return [Submit() if facts.newest is not None or facts.was_prepared else Change(changes=NO_PLACE)]
     if facts.gone:
         return [Change(changes=NO_PLACE)] if facts.confirmed_gone else []
-    if run.ended is not None and facts.now - run.ended > _patience_s(facts.newest):
+    if facts.over_for_s > _patience_s(facts.newest):
         return [Cancel(why="The run is over, but its agents linger.")]
     return []
 
@@ -162,23 +162,23 @@ def _relaunch(facts: Facts, attempt: AttemptRow) -> list[Step]:
     if run.handle is None:
         return [Submit()]
     if facts.observation is not None and facts.observation.cancelled and facts.confirmed_gone:
-        return [stopped(facts, outside(facts.observation))]
+        return [stopped(without_word(facts, attempt), outside(facts.observation))]
     if knows_better(facts, attempt):
         return lost(without_word(facts, attempt))
     message = f"{attempt.message} {sentence(attempt.restart_message)}".strip()
     reason = _reason_of(attempt, Phase.FAILED)
-    ended = attempt.ended or facts.now
     if facts.confirmed_gone:
         if attempt.outcome == "preempted" and facts.observation is not None and facts.observation.detail:
             message = f"{message} {facts.observation.detail}."  # agents were sent a signal; the backend knows why
-        changes = {**next_launch(run), "not_before": ended + attempt.next_delay_s, "told_attempt": attempt.number}
+        not_before = facts.now - facts.over_for_s + attempt.next_delay_s
+        changes = {**next_launch(run), "not_before": not_before, "told_attempt": attempt.number}
         return to_queue(facts, Move(phase=_between(attempt), reason=reason, message=message, changes=changes))
     steps: list[Step] = []
     if run.phase is not _between(attempt) and _is_legal(run.phase, _between(attempt)):
         steps.append(
             Move(phase=_between(attempt), reason=reason, message=message, changes={"told_attempt": attempt.number})
         )
-    if not facts.gone and facts.now - ended > _patience_s(attempt):
+    if not facts.gone and facts.over_for_s > _patience_s(attempt):
         steps.append(Cancel(why="The launch was to end for another one, but its agents linger."))
     return steps
 

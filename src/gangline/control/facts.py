@@ -80,6 +80,9 @@ class Facts:
     has_queue: bool = False
     """The backend lets launches wait by itself (OWN_QUEUE)."""
     unknown_for_s: float = 0.0
+    over_for_s: float = 0.0
+    """Since this server first saw that the launch has come to its end, by its own clock; 0 while it has not. Agents
+    tell the time by theirs."""
     leader_silent_s: float = 0.0
     """Since the last sign of life of the leader; time in which the server itself did not look is left out."""
     leader_patience_s: float = LEADER_PATIENCE_S

@@ -112,7 +112,7 @@ def stopped(facts: Facts, message: str = "") -> Move:
     lease = facts.run.stop_cause == "lease"
     reason = Reason.LEASE_ENDED if lease else Reason.STOPPED_BY_USER
     by = ": nobody renewed its lease any more" if lease else f" by {facts.run.stop_by}" if facts.run.stop_by else ""
-    ended = _close(facts, outcome="stopped", reason=reason, message="Stopped.")
+    ended = _close(facts, outcome="stopped", reason=reason, message=message or "Stopped.")
     code = exit_code_for(reason) if reason is Reason.LEASE_ENDED else STOPPED_EXIT_CODE
     return Move(
         phase=Phase.STOPPED,

@@ -226,6 +226,7 @@ class Reconciler:
             cut_off=watch.cut_off(attempts, observation, patience_s=self._leader_patience_s, now=now),
             has_queue=self._can(run, Capability.OWN_QUEUE),
             unknown_for_s=0.0 if watch.unknown_since is None else now - watch.unknown_since,
+            over_for_s=watch.over_for_s(run, attempts, now),
             leader_silent_s=watch.silent_s,
             leader_patience_s=watch.patience_s(observation, nodes=run.nodes, most_s=self._leader_patience_s),
             was_prepared=run.handle is not None or self._may_have_begun(run),

@@ -9,6 +9,7 @@ from pathlib import Path
 from gangline.control.facts import ALONE_PATIENCE_S, find_cut_off
 from gangline.control.ingest import Follower, Found, Ingested
 from gangline.domain.gang import Liveness, Observation
+from gangline.domain.phase import TERMINAL
 from gangline.store.rows import AttemptRow, RunRow
 
 __all__ = ["Watch"]
@@ -34,6 +35,8 @@ class Watch:
     times_gone: int = 0
     was_alive: bool = False
     unknown_since: float | None = None
+    over_since: float | None = None
+    """When the launch was first seen to have come to its end."""
     cut_since: float | None = None
     """When an attempt was first seen to be cut off."""
     read: float = float("-inf")
@@ -59,7 +62,7 @@ class Watch:
         """Another launch: what was seen of the one before says nothing of it."""
         if launch != self.launch:
             self.launch, self.cancelled, self.sign, self.silent_s = launch, None, None, 0.0
-            self.told_end, self.is_alone = None, False
+            self.told_end, self.over_since, self.is_alone = None, None, False
             self.was_alive, self.cut_since, self.times_gone = False, None, 0
 
     def listen(self, alive: Path, observation: Observation | None, now: float) -> None:
@@ -96,6 +99,19 @@ class Watch:
             self.unknown_since = None
         elif self.unknown_since is None:
             self.unknown_since = now
+
+    def over_for_s(self, run: RunRow, attempts: Sequence[AttemptRow], now: float) -> float:
+        """How long it has been known here that the launch has come to its end.
+
+        Args:
+            attempts: of the launch.
+        """
+        if run.phase not in TERMINAL and not (attempts and attempts[-1].next in {"end", "relaunch"}):
+            self.over_since = None
+            return 0.0
+        if self.over_since is None:
+            self.over_since = now
+        return now - self.over_since
 
     def look(self, run: RunRow, observation: Observation | None, now: float) -> Found | Ingested:
         """What the files say that is not stored yet, or what is known where they can say nothing new.

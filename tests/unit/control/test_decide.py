@@ -81,10 +81,10 @@ TABLE = [
     ),
     ("wants another launch, agents live", facts(Phase.RUNNING, RELAUNCHES), [Phase.RESTARTING]),
     ("wants another launch, told already", facts(Phase.RESTARTING, RELAUNCHES), []),
-    ("wants another launch, agents linger", facts(Phase.RESTARTING, RELAUNCHES, now=200.0), [Cancel]),
-    ("has lost a node, the others go", facts(Phase.RESTARTING, LOSES, now=92.0), []),
-    ("has lost a node, that cannot hear it", facts(Phase.RESTARTING, LOSES, now=94.0), [Cancel]),
-    ("over, having lost a node", facts(Phase.FAILED, replace(LOSES, next="end"), run={"ended": 96.0}), [Cancel]),
+    ("wants another launch, agents linger", facts(Phase.RESTARTING, RELAUNCHES, over_for_s=16.0), [Cancel]),
+    ("has lost a node, the others go", facts(Phase.RESTARTING, LOSES, over_for_s=2.0), []),
+    ("has lost a node, that cannot hear it", facts(Phase.RESTARTING, LOSES, over_for_s=4.0), [Cancel]),
+    ("over, having lost a node", facts(Phase.FAILED, replace(LOSES, next="end"), over_for_s=4.0), [Cancel]),
     ("wants another launch, agents gone", lost(Phase.RESTARTING, RELAUNCHES), [Change]),
     ("wants another launch, all at once", lost(Phase.RUNNING, RELAUNCHES), [Phase.RESTARTING]),
     ("preempted, agents live", facts(Phase.RUNNING, PREEMPTS), [Phase.PREEMPTED]),
@@ -128,8 +128,8 @@ TABLE = [
     ("stopping, no handle, agents possible", facts(Phase.STOPPING, **NO_HANDLE), [Submit]),
     ("stopping, no handle, nothing prepared", facts(Phase.STOPPING, **NO_HANDLE, was_prepared=False), [Phase.STOPPED]),
     ("stopping, no place", facts(Phase.STOPPING, **NO_PLACE), [Phase.STOPPED]),
-    ("over, agents live", facts(Phase.SUCCEEDED, SUCCEEDS, run={"ended": 99.0}), []),
-    ("over, agents linger", facts(Phase.SUCCEEDED, SUCCEEDS, run={"ended": 80.0}), [Cancel]),
+    ("over, agents live", facts(Phase.SUCCEEDED, SUCCEEDS, over_for_s=14.0), []),
+    ("over, agents linger", facts(Phase.SUCCEEDED, SUCCEEDS, over_for_s=16.0), [Cancel]),
     ("over, agents gone", lost(Phase.SUCCEEDED, SUCCEEDS), [Change]),
     ("over, place still held", facts(Phase.FAILED, was_prepared=False, **NO_HANDLE), [Change]),
     ("over, agents possible, nothing begun", facts(Phase.FAILED, **NO_HANDLE), [Submit]),
@@ -178,10 +178,27 @@ def test_the_end_carries_the_code_and_reason_of_the_leader():
 
 
 def test_the_next_launch_has_the_next_number_and_waits_its_delay():
-    (change,) = decide(lost(Phase.RESTARTING, RELAUNCHES))
+    (change,) = decide(lost(Phase.RESTARTING, RELAUNCHES, over_for_s=1.0))
     assert change.changes["launch"] == 1
-    assert change.changes["not_before"] == 94.0
+    assert change.changes["not_before"] == 103.0, "by the server's clock, whatever that of the agents says"
     assert change.changes["handle"] is None
+
+
+@pytest.mark.parametrize("skew_s", [-7200.0, 7200.0])
+def test_agents_linger_by_the_clock_of_the_server_alone(skew_s):
+    told = replace(LOSES, ended=100.0 + skew_s)
+    assert decide(facts(Phase.RESTARTING, told, over_for_s=2.0)) == []
+    assert [type(step) for step in decide(facts(Phase.RESTARTING, told, over_for_s=4.0))] == [Cancel]
+
+
+def test_a_job_that_somebody_cancelled_was_not_preempted():
+    """Its agents saw the same signal."""
+    seen = replace(GONE, cancelled=True, detail="Slurm job 7 was cancelled by alice")
+    (move,) = decide(lost(Phase.PREEMPTED, PREEMPTS, observation=seen))
+    (attempt,) = move.attempts
+    assert (attempt.outcome, attempt.reason, attempt.next) == ("stopped", "stopped_by_user", None)
+    assert attempt.message == move.message == "Ended outside Gangline (Slurm job 7 was cancelled by alice)."
+    assert attempt.budget is None
 
 
 def test_a_lost_launch_closes_its_attempt_and_is_counted():
