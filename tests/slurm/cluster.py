@@ -201,6 +201,12 @@ class Cluster:
         wait_for("the controller to save its state", self._has_saved)
         self.on(HEAD, ["pkill", "-KILL", "-x", "slurmctld"])
 
+    def forget_all(self) -> None:
+        """The controller loses its state: it starts without a job, and gives numbers that it has given before."""
+        self.on(HEAD, ["pkill", "-KILL", "-x", "slurmctld"])
+        self.on(HEAD, ["sh", "-c", "rm -rf /run/slurm/state/*"])
+        self.start_ctld()
+
     def start_ctld(self) -> None:
         self.on(HEAD, ["sh", "-c", SLURMCTLD])
 

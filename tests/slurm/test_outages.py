@@ -6,6 +6,7 @@ import re
 
 import pytest
 from tests.slurm.laptop import HOLD, Laptop, eventually
+from tests.slurm.test_interventions import SAVING
 
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
 
@@ -95,6 +96,45 @@ def test_slurm_gives_a_node_up_whose_ranks_still_run(laptop: Laptop):
     assert "(infrastructure)" in lost["restart_message"]
     assert "node02" not in {node["host"] for node in shown["attempts"][1]["nodes"]}
     assert laptop.cluster.on("node02", ["pgrep", "-u", laptop.cluster.user], check=False).stdout == ""
+
+
+def test_runs_end_unseen_and_are_forgotten_where_nobody_keeps_accounts(laptop: Laptop):
+    """What they have left says how."""
+    script = HOLD + "\nsys.exit(int(os.environ['CODE']))\n"
+    codes = {laptop.submit(script, "--nodes", "1", "--env", f"CODE={code}"): code for code in (0, 7)}
+    jobs = [laptop.job(run) for run in codes]
+    for run in codes:
+        laptop.logged(run, "up")
+    laptop.kill_server()
+    for run in codes:
+        laptop.go(run)
+    eventually("the controller to forget both", lambda: not any(map(laptop.cluster.job_state, jobs)))
+    laptop.gangline("ps")  # starts another server
+    for run, code in codes.items():
+        shown = laptop.until(run, "failed" if code else "succeeded")
+        assert shown["exit_code"] == code, laptop.describe(run)
+        assert len(shown["attempts"]) == 1
+        assert not laptop.jobs(run), "no other job was made"
+
+
+def test_a_controller_that_loses_its_state_costs_one_restart(laptop: Laptop):
+    """Its nodes end what it does not know; one new job is made, never two, under a number that was given before."""
+    run = laptop.submit(SAVING, "--nodes", "2", "--procs-per-node", "1", "--restart-backoff", "0.1s")
+    laptop.logged(run, "saved 3")
+    laptop.cluster.forget_all()
+    most = 0
+
+    def has_begun_again() -> bool:
+        nonlocal most
+        most = max(most, len([state for state in laptop.jobs(run).values() if state in {"PENDING", "RUNNING"}]))
+        return "from " in laptop.log(run, attempt=1)
+
+    eventually("the run to go on", has_begun_again, within_s=180)
+    assert "from 0" not in laptop.log(run, attempt=1)
+    laptop.go(run)
+    shown = laptop.until(run, "succeeded")
+    assert [attempt["launch"] for attempt in shown["attempts"]] == [0, 1], laptop.describe(run)
+    assert most == 1
 
 
 def pool_state(laptop: Laptop) -> str:
