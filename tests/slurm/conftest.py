@@ -14,8 +14,12 @@ from tests.slurm.cluster import Cluster
 from tests.slurm.files import Shape
 from tests.slurm.laptop import Laptop
 
-ACCOUNTING = Shape(nodes=2, accounting="db", settings={"MinJobAge": "2"})
-"""Whose jobs are soon forgotten by all but accounting."""
+ACCOUNTING = Shape(
+    nodes=2,
+    accounting="db",
+    settings={"MinJobAge": "2", "JobAcctGatherParams": "OverMemoryKill", "JobAcctGatherFrequency": "task=1"},
+)
+"""Whose jobs are soon forgotten by all but accounting, and may not use more memory than they have asked for."""
 
 
 @pytest.fixture(scope="session")

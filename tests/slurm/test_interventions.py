@@ -36,6 +36,9 @@ def test_jobs_that_somebody_cancels_end_their_runs(laptop: Laptop):
     for each in (run, waiting):
         shown = laptop.until(each, "failed", "stopped")
         assert "was cancelled by" in shown["message"], laptop.describe(each)
+        for attempt in shown["attempts"]:
+            assert (attempt["outcome"], attempt["reason"]) == ("stopped", "stopped_by_user")
+            assert "was cancelled by" in attempt["message"]
         assert shown["exit_code"] != 0
         laptop.gangline("wait", each, rc=shown["exit_code"])
 
@@ -49,7 +52,25 @@ def test_a_job_that_is_requeued_by_hand_goes_on_from_its_checkpoint(laptop: Lapt
     laptop.logged(run, "from ", attempt=1)
     assert "from 0" not in laptop.log(run, attempt=1)
     laptop.go(run)
-    laptop.until(run, "succeeded")
+    shown = laptop.until(run, "succeeded")
+    assert shown["attempts"][0]["outcome"] == "preempted"
+
+
+def test_a_requeue_of_agents_that_can_say_nothing_is_no_loss_of_a_machine(laptop: Laptop):
+    """Slurm kills them before their ranks have ended. The budget for lost machines, which is empty, does not pay."""
+    script = f"import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n{HOLD}"
+    run = laptop.submit(script, "--nodes", "1", "--max-infra-restarts", "0")
+    laptop.logged(run, "up")
+    job = laptop.job(run)
+    laptop.cluster.on("head", ["scontrol", "update", f"JobId={job}", "Requeue=1"])
+    laptop.cluster.on("head", ["scontrol", "requeue", job])
+    laptop.logged(run, "of attempt 1 up", attempt=1)
+    laptop.go(run)
+    shown = laptop.until(run, "succeeded")
+    first = shown["attempts"][0]
+    assert (first["outcome"], first["reason"]) == ("preempted", "preempted"), laptop.describe(run)
+    assert "scontrol requeue" in first["message"] or "(preemption)" in first["restart_message"]
+    assert laptop.jobs(run).keys() == {job}
 
 
 def test_time_that_is_given_or_taken_is_noticed_by_the_ranks(laptop: Laptop):

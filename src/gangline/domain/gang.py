@@ -140,10 +140,10 @@ class Observation:
     cancelled: bool = False
     """GONE, and the backend knows that somebody ended it from outside Gangline."""
     preempted: bool = False
-    """GONE, or back in its queue: the machines were taken away for somebody else."""
+    """GONE, or put back into its queue: the machines were taken away for somebody else, or by somebody."""
     reason: Reason | None = None
-    """GONE, or back in its queue (PENDING after ALIVE), and the backend knows why; counts where no leader has left a
-    result, or one that says no more than that it was told to end (`preempted`)."""
+    """GONE, or put back into its queue (also ALIVE again since), and the backend knows why; counts where no leader has
+    left a result, or one that says no more than that it was told to end (`preempted`)."""
     at_fault: Sequence[str] | None = None
     """GONE: names of the machines that the backend says have failed the launch; (): some, and it does not say which;
     None: it says nothing of machines."""

@@ -6,11 +6,12 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gangline.backends.slurm.jobwords import MemoryKill
 from gangline.backends.slurm.records import JobRecord
 from gangline.backends.slurm.states import Standing
 from gangline.domain.phase import Reason
 
-__all__ = ["Ending", "ExitMark", "describe_ending", "reason_of"]
+__all__ = ["Ending", "ExitMark", "Left", "describe_ending", "reason_of"]
 
 _LAUNCH_SIGNAL = 53
 """What Slurm says of a batch script whose output it could not open (`RaisedSignal:53`)."""
@@ -47,31 +48,44 @@ class Ending:
     preempted: bool = False
 
 
-def describe_ending(
-    job: str, record: JobRecord | None, *, mark: ExitMark | None, log: str, has_log: bool, by: str = ""
-) -> Ending:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Left:
+    """What the job has left."""
+
+    mark: ExitMark | None = None
+    log: str
+    """Far path of its log."""
+    has_log: bool
+    """The log is there and says something."""
+    memory: MemoryKill | None = None
+    """The log says that processes were killed for their memory."""
+
+
+def describe_ending(job: str, record: JobRecord | None, left: Left, *, by: str = "") -> Ending:
     """The best that can be said of a launch whose leader has said nothing.
 
     Args:
         record: what Slurm says of the end; None: it knows the job no longer.
-        log: far path of the job's log; has_log: it is there and says something.
         by: who has cancelled it, if anybody has; "" where that is not known, or it was Gangline.
     """
     if record is None or record.state.standing not in {Standing.ENDED, Standing.ENDING}:
-        return _without_word(job, mark)
+        return _without_word(job, left)
     said = f"Slurm job {job} {_how(record)}"
     if record.state.meaning.cancelled:
         return _cancelled(job, record, by)
-    if record.out_of_memory:
-        words = "it used more memory than it had asked for"
-        return Ending(detail=f"{said}: {words}", reason=Reason.OUT_OF_MEMORY)
     meaning = record.state.meaning
+    if record.out_of_memory or meaning.reason is Reason.OUT_OF_MEMORY:
+        return _out_of_memory(said, left.memory or MemoryKill())
     if meaning.reason is not None:
         return Ending(detail=f"{said}: {meaning.words}", reason=meaning.reason, preempted=meaning.preempted)
     if record.reason in _BY_REASON and record.signal != _LAUNCH_SIGNAL:
         reason, words = _BY_REASON[record.reason]
         return Ending(detail=f"{said}: {words}", reason=reason)
-    return _by_code(said, record, mark, log=log, has_log=has_log)
+    return _by_code(said, record, left) if left.memory is None else _out_of_memory(said, left.memory)
+
+
+def _out_of_memory(said: str, memory: MemoryKill) -> Ending:
+    return Ending(detail=f"{said}: {memory.describe()}", reason=Reason.OUT_OF_MEMORY)
 
 
 _BY_REASON: Mapping[str, tuple[Reason, str]] = {
@@ -105,7 +119,10 @@ def _signal_name(number: int) -> str:
         return str(number)
 
 
-def _without_word(job: str, mark: ExitMark | None) -> Ending:
+def _without_word(job: str, left: Left) -> Ending:
+    mark = left.mark
+    if left.memory is not None:
+        return _out_of_memory(f"Slurm knows job {job} no longer", left.memory)
     if mark is None:
         return Ending(detail=f"Slurm knows job {job} no longer, and cannot say how it ended")
     reason, words = _CODES.get(mark.exit_code, (None, ""))
@@ -126,19 +143,21 @@ def _cancelled(job: str, record: JobRecord, by: str) -> Ending:
     return Ending(detail=f"Slurm job {job} was cancelled by {by}", cancelled=True)
 
 
-def _by_code(said: str, record: JobRecord, mark: ExitMark | None, *, log: str, has_log: bool) -> Ending:
-    code = record.exit_code or (mark.exit_code if mark is not None else 0)
+def _by_code(said: str, record: JobRecord, left: Left) -> Ending:
+    code = record.exit_code or (left.mark.exit_code if left.mark is not None else 0)
     if record.signal == _LAUNCH_SIGNAL or (record.reason == "JobLaunchFailure" and not record.signal):
         where = f" on {record.nodes}" if record.nodes else ""
-        words = f"Slurm could not start its script{where}; mostly its output {log} cannot be written there"
+        words = f"Slurm could not start its script{where}; mostly its output {left.log} cannot be written there"
         return Ending(detail=f"{said}: {words}", reason=Reason.STORAGE)
     if record.signal == signal.SIGKILL:
         return Ending(detail=said, reason=Reason.KILLED)
     if code in _CODES:
         reason, words = _CODES[code]
         return Ending(detail=f"{said}: {words}", reason=reason)
-    if not has_log and _ran_s(record) <= _AT_ONCE_S:
-        words = f"it ended at once and left nothing; mostly its folder or its output {log} is not there on its nodes"
+    if not left.has_log and _ran_s(record) <= _AT_ONCE_S:
+        words = (
+            f"it ended at once and left nothing; mostly its folder or its output {left.log} is not there on its nodes"
+        )
         return Ending(detail=f"{said}: {words}")
     return Ending(detail=said, reason=_by_shell(code))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from gangline.backends.slurm.endings import ExitMark
+from gangline.backends.slurm.jobwords import JobWords, parse_words
 from gangline.backends.slurm.truth import Footprint
 from gangline.rundir.files import Unreadable, read_json, write_json
 from gangline.rundir.layout import LaunchDir, RunDir
@@ -16,11 +16,7 @@ CANCEL_NOTE = "cancel.json"
 """Written here before Slurm is asked to end a job: what Slurm then says of it was our own doing."""
 _JOB_LOG = "job.log"
 _LONGEST_MARK_BYTES = 200
-_BLAME_BYTES = 16_384
-_BLAME = re.compile(
-    r"^srun: error: (?:Node failure on ([\w.-]+)|Task launch for \S+ failed on node ([\w.-]+): .*)$", re.MULTILINE
-)
-"""Lists such as `node[02-03]` are left alone: then nobody is named."""
+_WORDS_BYTES = 16_384
 
 
 def note_cancel(launch: LaunchDir, now: float) -> None:
@@ -45,7 +41,7 @@ def read_footprint(run: RunDir, number: int) -> Footprint:
         mark=_read_mark(launch),
         last_word=_last_word(run, number),
         alive_sign=_sign(launch),
-        blamed=_blamed(launch),
+        words=_words(launch),
         has_log=_has_content(launch),
         is_cancelled=(launch.path / CANCEL_NOTE).exists(),
     )
@@ -74,15 +70,15 @@ def _last_word(run: RunDir, number: int) -> str:
     return str(result.get("next") or "")
 
 
-def _blamed(launch: LaunchDir) -> tuple[str, ...]:
+def _words(launch: LaunchDir) -> JobWords:
     try:
         with (launch.path / _JOB_LOG).open("rb") as file:
             file.seek(0, 2)
-            file.seek(max(0, file.tell() - _BLAME_BYTES))
+            file.seek(max(0, file.tell() - _WORDS_BYTES))
             text = file.read().decode("utf-8", "replace")
     except OSError:
-        return ()
-    return tuple(sorted({found[1] or found[2] for found in _BLAME.finditer(text)}))
+        return JobWords()
+    return parse_words(text)
 
 
 def _sign(launch: LaunchDir) -> int | None:

@@ -17,7 +17,7 @@ from gangline.backends.slurm.footprint import has_mark, note_cancel, read_footpr
 from gangline.backends.slurm.inquiry import Inquiry
 from gangline.backends.slurm.link import Link
 from gangline.backends.slurm.tokens import parse_token
-from gangline.backends.slurm.truth import Claim, Memory, weigh
+from gangline.backends.slurm.truth import Answers, Claim, Memory, weigh
 from gangline.domain.errors import AuthFailed
 from gangline.domain.gang import Handle, Liveness, Observation
 from gangline.domain.pool import SlurmPool
@@ -78,7 +78,11 @@ class _Case:
     """When the queue last gave an answer on it."""
     ending: Observation | None = None
     """It is over; what the mirror lacks is awaited."""
+    basis: tuple[Memory, Answers, float] | None = None
+    """What the last poll rested on, besides files."""
     was_marked: bool = False
+    mirrored: float | None = None
+    """When the mirror was last complete before its files were looked at."""
 
     @property
     def is_gone(self) -> bool:
@@ -173,7 +177,8 @@ class Poller:
         if case.seen is None:
             detail = self.trouble or f"Slurm has not been asked about job {case.claim.job} yet"
             return Observation(liveness=Liveness.UNKNOWN, detail=detail)
-        return replace(case.seen, mirrored=self._ferry.mirrored(case.run_id))
+        is_waiting = case.seen.liveness is Liveness.PENDING  # what it says rests on files that were here before
+        return replace(case.seen, mirrored=case.mirrored if is_waiting else self._ferry.mirrored(case.run_id))
 
     # The thread
 
@@ -210,7 +215,9 @@ class Poller:
         answers = self._inquiry.ask([(case.claim, case.memory) for case in cases])
         now = self._clock.monotonic()
         for case, answer in zip(cases, answers, strict=True):
+            case.mirrored = self._ferry.mirrored(case.run_id)
             footprint = read_footprint(self._home.run(case.run_id), case.launch)
+            case.basis = (case.memory, answer, now)
             case.memory, seen = weigh(case.claim, case.memory, answer, footprint, now)
             case.was_marked = footprint.mark is not None
             self._take(case, seen, now, is_fresh=answer.is_fresh)
@@ -232,17 +239,23 @@ class Poller:
             ending = [case for case in self._cases.values() if case.ending is not None and not case.is_gone]
         for case in ending:
             is_complete = self._ferry.finish(case.run_id, case.launch)
-            seen = case.ending
-            if seen is None:
-                continue
             if is_complete:
-                case.seen = self._inquiry.named(seen)
+                case.seen = self._inquiry.named(self._weigh_again(case))
             else:
                 case.seen = Observation(
                     liveness=Liveness.ALIVE,
                     detail=f"Slurm job {case.claim.job} is over; its last files are being fetched",
                 )
         return any(not case.is_gone for case in ending)
+
+    def _weigh_again(self, case: _Case) -> Observation:
+        """How it ended, now that all that it has left is here."""
+        ending = case.ending or Observation(liveness=Liveness.UNKNOWN)
+        if case.basis is None:
+            return ending
+        memory, answer, now = case.basis
+        _, seen = weigh(case.claim, memory, answer, read_footprint(self._home.run(case.run_id), case.launch), now)
+        return seen if seen.liveness is Liveness.GONE else ending
 
     def _has_hint(self) -> bool:
         """Whether a batch script has left word since, which the last poll has not seen."""

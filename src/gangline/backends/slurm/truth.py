@@ -8,13 +8,14 @@ controller that says again and again that it knows no such job, while no file sh
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from gangline.backends.slurm.endings import Ending, ExitMark, describe_ending, reason_of
+from gangline.backends.slurm.endings import Ending, ExitMark, Left, describe_ending, reason_of
+from gangline.backends.slurm.jobwords import NODE_FAILED, PREEMPTED, REQUEUED, JobWords
 from gangline.backends.slurm.records import JobRecord
-from gangline.backends.slurm.states import Standing
+from gangline.backends.slurm.states import STATES, Standing, StateMeaning
 from gangline.backends.slurm.tokens import Token, job_name, parse_token
 from gangline.backends.slurm.waits import explain_wait
 from gangline.domain.gang import Liveness, Observation
@@ -73,8 +74,8 @@ class Footprint:
     """What the leader's newest result of this launch says comes next: `end`, `relaunch`, `restart`; "" without one."""
     alive_sign: int | None = None
     """When the leader touched its sign of life last, by whatever clock; only its change counts."""
-    blamed: Sequence[str] = ()
-    """Machines that `srun` names in the job's log as failed."""
+    words: JobWords = field(default_factory=JobWords)
+    """What Slurm's own programs have left in the job's log."""
     has_log: bool = False
     """The job's log says something."""
     is_cancelled: bool = False
@@ -257,13 +258,20 @@ def _listed(
     """Slurm has a record of the job. That it is listed does not say that it runs."""
     standing, job = record.state.standing, claim.job
     if standing is Standing.PENDING:
-        return _waiting(claim, memory, record, answers.wall)
+        return _waiting(claim, memory, record, footprint, answers.wall)
     if standing is Standing.UNKNOWN:
         detail = f"Slurm says {record.state.raw} of job {job}, which is not known here; it counts as not finished"
         return Observation(liveness=Liveness.ALIVE, detail=detail)
     if standing is Standing.RUNNING:
         text = _running(job, record, memory, footprint)
-        return Observation(liveness=Liveness.ALIVE, detail=text, ends_at=record.end)
+        back = _why_back(memory, footprint) if memory.restarts else None
+        return Observation(
+            liveness=Liveness.ALIVE,
+            detail=text,
+            ends_at=record.end,
+            preempted=back is not None and back.preempted,
+            reason=None if back is None else back.reason,
+        )
     return _over(claim, memory, record, footprint, answers, now)
 
 
@@ -298,7 +306,7 @@ def _ordinal(number: int) -> str:
     return {2: "second", 3: "third"}.get(number, f"{number}th")
 
 
-def _waiting(claim: Claim, memory: Memory, record: JobRecord, wall: float) -> Observation:
+def _waiting(claim: Claim, memory: Memory, record: JobRecord, footprint: Footprint, wall: float) -> Observation:
     """One sentence why it waits; after a requeue also why Slurm has taken it back."""
     job, meaning = claim.job, record.state.meaning
     wait = explain_wait(record.reason)
@@ -313,15 +321,37 @@ def _waiting(claim: Claim, memory: Memory, record: JobRecord, wall: float) -> Ob
         text += f". {wait.fix.removesuffix('.')}"
     if not memory.restarts and not meaning.is_requeue:
         return Observation(liveness=Liveness.PENDING, detail=text)
-    ended = [life for life in memory.lives if life.state.standing is Standing.ENDED]
-    last = ended[-1].state.meaning if ended else None
-    why = f", as {last.words}" if last is not None and last.words else ""
+    back = _why_back(memory, footprint)
+    why = f", as {back.words}" if back.words else ""
     return Observation(
         liveness=Liveness.PENDING,
         detail=f"Slurm has put job {job} back into its queue{why} (restart {max(1, memory.restarts)}). {text}",
-        preempted=last is not None and last.preempted,
-        reason=last.reason if last is not None else None,
+        preempted=back.preempted,
+        reason=back.reason,
     )
+
+
+def _why_back(memory: Memory, footprint: Footprint) -> StateMeaning:
+    """What Slurm has last put the job back for: as accounts have it, or the job's own log."""
+    over = [
+        life.state for life in memory.lives if life.state.standing is Standing.ENDED or life.state.meaning.is_requeue
+    ]
+    if over:
+        return _BY_HAND if over[-1].standing is not Standing.ENDED else over[-1].meaning
+    ends = footprint.words.ends
+    if len(ends) < max(1, memory.restarts):  # a machine that was lost says nothing: they may be of an earlier life
+        return StateMeaning(standing=Standing.UNKNOWN)
+    return _WORDS.get(ends[-1], StateMeaning(standing=Standing.UNKNOWN))
+
+
+_BY_HAND = StateMeaning(
+    standing=Standing.ENDED, reason=Reason.PREEMPTED, preempted=True, words="somebody wanted it (scontrol requeue)"
+)
+_WORDS: Mapping[str, StateMeaning] = {
+    REQUEUED: _BY_HAND,
+    PREEMPTED: STATES["PREEMPTED"],
+    NODE_FAILED: STATES["NODE_FAIL"],
+}
 
 
 def render_clock(time: float, *, now: float, tz: dt.tzinfo | None = None) -> str:
@@ -361,13 +391,12 @@ def _gone(claim: Claim, memory: Memory, record: JobRecord | None, footprint: Foo
         who = next((one.by for one in (witness, *reversed(lives)) if one.by), "")
         by = (f"user {who}" if who.isdigit() else who) or "somebody"
     if footprint.last_word not in {"end", "relaunch"}:
-        ending = describe_ending(
-            claim.job, witness, mark=footprint.mark, log=claim.log, has_log=footprint.has_log, by=by
-        )
+        left = Left(mark=footprint.mark, log=claim.log, has_log=footprint.has_log, memory=footprint.words.memory)
+        ending = describe_ending(claim.job, witness, left, by=by)
         return _render_gone(ending, at_fault=_at_fault(witness, footprint))
     # The leader has said how it ended, and the job's exit code is the run's: it has no meaning of our own.
     bare = None if witness is None else replace(witness, exit_code=None, signal=None)
-    ending = describe_ending(claim.job, bare, mark=None, log=claim.log, has_log=True, by=by)
+    ending = describe_ending(claim.job, bare, Left(log=claim.log, has_log=True), by=by)
     if footprint.last_word == "relaunch" and (ending.reason is not None or ending.preempted):
         return _render_gone(
             ending, at_fault=_at_fault(witness, footprint)
@@ -379,8 +408,8 @@ def _gone(claim: Claim, memory: Memory, record: JobRecord | None, footprint: Foo
 
 def _at_fault(witness: JobRecord | None, footprint: Footprint) -> Sequence[str] | None:
     """Slurm gives a whole job up for one node; that is seldom the leader's."""
-    if footprint.blamed:
-        return footprint.blamed
+    if footprint.words.blamed:
+        return footprint.words.blamed
     is_slurms_word = witness is not None and Reason.NODE_LOST in {witness.state.meaning.reason, reason_of(witness)}
     return () if is_slurms_word else None
 

@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 
 from gangline.backends.slurm.footprint import note_cancel, read_footprint
+from gangline.backends.slurm.jobwords import JobWords
 from gangline.backends.slurm.link import Hello, Ran
 from gangline.backends.slurm.poll import Poller
 from gangline.domain.errors import AuthFailed, Transient
@@ -405,21 +406,39 @@ def test_the_thread_polls_survives_and_ends(slurm, ferry, home):
     assert not any(thread.name == "slurm-poll-a100" for thread in threading.enumerate())
 
 
-@pytest.mark.parametrize(
-    ("log", "blamed"),
-    [
-        ("srun: error: Node failure on node03\nsrun: error: node02: task 0: Killed\n", ("node03",)),
-        (
-            "srun: error: Task launch for StepId=7.0 failed on node n-1.x: Communication connection failure\n",
-            ("n-1.x",),
-        ),
-        ("srun: error: Node failure on node[02-03]\n", ()),
-        ("Node failure on node03\nsrun: error: node02: task 0: Exited with exit code 3\n", ()),
-        ("", ()),
-    ],
-)
-def test_machines_that_srun_blames(home, log, blamed):
+def test_the_end_of_the_jobs_log_is_read(home):
     launch = home.run("one-7k3q").launch(0)
     launch.path.mkdir(parents=True)
-    (launch.path / "job.log").write_text(log)
-    assert read_footprint(home.run("one-7k3q"), 0).blamed == blamed
+    (launch.path / "job.log").write_text("x" * 20_000 + "\nsrun: error: Node failure on node03\n")
+    assert read_footprint(home.run("one-7k3q"), 0).words.blamed == ("node03",)
+    (launch.path / "job.log").unlink()
+    assert read_footprint(home.run("one-7k3q"), 0).words == JobWords()
+
+
+def test_why_a_job_waits_again_rests_on_files_that_were_here_before(poller, slurm, ferry, clock):
+    """What its log says of that may still be on its way."""
+    one = [handle("7", "one-7k3q")]
+    slurm.put("7", "PENDING", comment=token("one-7k3q"), reason="BeginTime")
+    poller.observe(one)
+    assert advance(poller, clock, one, turns=2)[0].mirrored == 42.0
+    ferry.mirrored = lambda _: 43.0
+    assert poller.observe(one)[0].mirrored == 42.0
+    poller.poll()
+    assert poller.observe(one)[0].mirrored == 43.0
+
+
+def test_the_end_is_told_by_all_that_was_left_of_it(poller, slurm, ferry, home, clock):
+    """The job's log comes last."""
+    one = [handle("7", "one-7k3q")]
+    ferry.is_complete = False
+    slurm.put("7", "FAILED", comment=token("one-7k3q"), code=137 << 8)
+    poller.observe(one)
+    assert advance(poller, clock, one, turns=3)[0].liveness is Liveness.ALIVE
+    launch = home.run("one-7k3q").launch(0)
+    launch.path.mkdir(parents=True)
+    (launch.path / "job.log").write_text(
+        "slurmstepd-node01: error: StepId=7.0 exceeded memory limit (30 > 10), being killed\n"
+    )
+    ferry.is_complete = True
+    seen = advance(poller, clock, one, turns=2)[0]
+    assert (seen.liveness, seen.reason) == (Liveness.GONE, Reason.OUT_OF_MEMORY)

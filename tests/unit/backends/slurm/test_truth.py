@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gangline.backends.slurm.endings import ExitMark
+from gangline.backends.slurm.jobwords import JobWords
 from gangline.backends.slurm.link import Ran
 from gangline.backends.slurm.parse import parse_queue, parse_sacct, parse_scontrol
 from gangline.backends.slurm.records import JobRecord
@@ -571,6 +572,6 @@ def test_a_leader_that_wants_another_launch_waits_for_slurms_word():
     ],
 )
 def test_the_node_that_failed_is_named_and_no_other(record, blamed, reason, at_fault):
-    seen = Case().poll(record, Footprint(has_log=True, blamed=blamed))
+    seen = Case().poll(record, Footprint(has_log=True, words=JobWords(blamed=blamed)))
     assert (seen.reason, seen.at_fault) == (reason, at_fault)
     assert ("; srun names node03" in seen.detail) == (bool(blamed) and reason is Reason.NODE_LOST)
