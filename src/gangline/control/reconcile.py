@@ -33,7 +33,7 @@ from gangline.control.leases import Leases
 from gangline.control.queueing import Queue
 from gangline.control.requests import ask_stop, tell_end
 from gangline.control.specs import Specs
-from gangline.control.watch import Watch
+from gangline.control.watch import Watch, has_passed
 from gangline.domain.errors import BackendError, GanglineError, NoCapacity, Rejected, StorageFull, Transient
 from gangline.domain.gang import Capability, Handle, Liveness, Observation
 from gangline.domain.phase import TERMINAL, Phase, Reason
@@ -293,7 +293,9 @@ class Reconciler:
 
     def _cancel(self, run: RunRow, why: str, watch: Watch) -> None:
         now = self._clock.now()
-        if run.handle is None or (watch.cancelled is not None and now - watch.cancelled < _CANCEL_AGAIN_S):
+        if run.handle is None or (
+            watch.cancelled is not None and not has_passed(watch.cancelled, _CANCEL_AGAIN_S, now)
+        ):
             return
         is_first, watch.cancelled = watch.cancelled is None, now
         try:
@@ -306,7 +308,7 @@ class Reconciler:
     def _submit(self, run: RunRow) -> None:
         """Hand a launch to its backend, and act on the class of what it answers."""
         watch, now = self._watch(run), self._clock.now()
-        if now < watch.retry_at:
+        if now < watch.retry_at <= now + _LONGEST_RETRY_S:  # a later one is of before the clock was set back
             return
         try:
             launched = self._hand_over(run)

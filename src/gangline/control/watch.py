@@ -12,7 +12,7 @@ from gangline.domain.gang import Liveness, Observation
 from gangline.domain.phase import TERMINAL
 from gangline.store.rows import AttemptRow, RunRow
 
-__all__ = ["Watch"]
+__all__ = ["Watch", "has_passed"]
 
 _FULL_READ_S = 1.0
 """How often metrics are read, and the files of a mirror that seems to stand still: often enough for charts, and a
@@ -121,7 +121,7 @@ class Watch:
         Raises:
             OSError: a file is there but cannot be read.
         """
-        everything = run.unread or self.times_gone > 0 or now - self.read_fully >= _FULL_READ_S
+        everything = run.unread or self.times_gone > 0 or has_passed(self.read_fully, _FULL_READ_S, now)
         if self.known is not None and not self._is_due(run, observation, now):
             return self.known
         if self.known is not None and not everything and not self.follower.has_changed():
@@ -158,7 +158,7 @@ class Watch:
         if found is None:
             self.cut_since = None
             return None
-        if self.cut_since is None:
+        if self.cut_since is None or (not self.is_far and now < self.cut_since):  # the clock was set back
             self.cut_since = now
             return None
         fresh = observation.mirrored if self.is_far and observation is not None else now
@@ -168,5 +168,10 @@ class Watch:
         if run.unread or self.times_gone > 0 or not self.is_far:
             return True
         if observation is None or observation.liveness is Liveness.PENDING:
-            return now - self.read >= _QUIET_READ_S
-        return observation.mirrored != self.read_mirrored or now - self.read >= _FULL_READ_S
+            return has_passed(self.read, _QUIET_READ_S, now)
+        return observation.mirrored != self.read_mirrored or has_passed(self.read, _FULL_READ_S, now)
+
+
+def has_passed(since: float, span_s: float, now: float) -> bool:
+    """Whether so much time has passed; yes also after the clock was set back, so that nothing waits for it."""
+    return not 0 <= now - since < span_s

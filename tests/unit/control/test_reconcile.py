@@ -472,6 +472,43 @@ def test_a_start_that_fails_for_now_is_tried_again(plant, error, monkeypatch):
     assert plant.backend.submits == [f"{run}/0"]
 
 
+def test_a_start_is_tried_again_though_the_clock_was_set_back(plant, monkeypatch):
+    run = plant.submit()
+    submit = plant.backend.submit
+    monkeypatch.setattr(plant.backend, "submit", _raiser(Transient("The backend is away")))
+    plant.tick()
+    monkeypatch.setattr(plant.backend, "submit", submit)
+    plant.clock.set_wall(plant.clock.now() - 3600)
+    plant.tick()
+    assert plant.backend.submits == [f"{run}/0"]
+
+
+@pytest.mark.parametrize("jump_s", [3600.0, -3600.0])
+def test_a_clock_that_is_set_while_a_run_goes_on_changes_nothing(plant, jump_s):
+    """The leader's machine is this one: its clock jumps, too, as its files show."""
+    run = plant.submit()
+    plant.tick()
+    leader = plant.leader(run)
+    leader.begin()
+    plant.tick()
+    leader.log({"loss": 2.5}, step=5)
+    plant.clock.advance(2)
+    plant.tick(2)
+    plant.clock.set_wall(plant.clock.now() + jump_s)
+    leader.log({"loss": 1.5}, step=6)
+    for _ in range(3):
+        plant.clock.advance(2)
+        plant.tick()
+    assert plant.phase(run) == "running"
+    assert plant.store.newest_metrics(run)["loss"] == 1.5
+    leader.end(ended=plant.clock.now())
+    plant.tick()
+    assert plant.phases(run) == ["starting", "running", "succeeded"]
+    events = plant.store.events(run)
+    assert [event.seq for event in events] == sorted(event.seq for event in events)
+    assert events[-1].kind == "phase"
+
+
 def test_a_disk_that_stays_full_fails_the_run(plant, monkeypatch):
     run = plant.submit()
     monkeypatch.setattr(plant.backend, "submit", _raiser(OSError(28, "No space left on device")))
