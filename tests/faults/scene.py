@@ -115,6 +115,9 @@ class Scene:
         lines = [line for rank in self.dir.metric_ranks() for line in _lines(self.dir.metrics(rank))]
         return [line["s"] for line in lines if line["k"] == "c" and line["a"] == attempt]
 
+    def _temporary_files(self) -> list[Path]:
+        return [path for path in self.dir.path.rglob("*") if is_temporary(path.name)]
+
     def clock_spread_s(self) -> float:
         """How far apart the times are that ranks wrote."""
         times = [line["t"] for rank in self.dir.metric_ranks() for line in _lines(self.dir.metrics(rank))]
@@ -137,8 +140,7 @@ class Scene:
 
     def check_nothing_left(self) -> None:
         self.until(lambda: not self._processes(), "the end of every process")
-        left = [path for path in self.dir.path.rglob("*") if is_temporary(path.name)]
-        assert left == [], "temporary files were left"
+        self.until(lambda: not self._temporary_files(), "the end of every temporary file")  # the server writes run.json
 
     def _processes(self) -> list[psutil.Process]:
         mark = f"GANGLINE_RUN_DIR={self.dir.path}"
