@@ -12,12 +12,17 @@ from typing import Protocol
 
 import psutil
 import pytest
+from tests.contract.fakeray import FakeRay
 
 from gangline.backends.local.backend import LocalBackend
 from gangline.backends.local.processes import start_of
 from gangline.backends.local.record import record_path
+from gangline.backends.ray.api import JobsApi
+from gangline.backends.ray.backend import RayBackend
+from gangline.backends.ray.watch import Watcher
 from gangline.domain.errors import BackendError
 from gangline.domain.gang import Capability, GangSpec, Handle, Liveness, Observation
+from gangline.domain.pool import RayPool
 from gangline.ports import Backend
 from gangline.rundir.files import write_text
 from gangline.rundir.home import Home
@@ -152,6 +157,32 @@ class LocalHarness:
         return path.read_text().split() if path.exists() else []
 
 
+class RayHarness(LocalHarness):
+    """The Jobs API is this process's own; jobs are real processes."""
+
+    backend: RayBackend
+
+    def __init__(self, folder: Path) -> None:
+        self.ray: FakeRay | None = None
+        super().__init__(folder)
+
+    def new_backend(self) -> RayBackend:
+        self.ray = self.ray or FakeRay(self.command)
+        pool = RayPool(name="warm", address="http://head:8265")
+        api = JobsApi(pool, transport=self.ray)
+        return RayBackend(self.home, pool, api, _LooksWhenAsked(api, poll_s=1.0))
+
+    def lose_node(self, handle: Handle, node: int) -> None:
+        self.ray.kill_agent(handle.data["submission_id"], node)
+
+
+class _LooksWhenAsked(Watcher):
+    """Has no thread."""
+
+    def newest(self):
+        return self.look()
+
+
 def agent_pid(handle: Handle, node: int) -> int:
     return next(agent["pid"] for agent in handle.data["agents"] if agent["node"] == node)
 
@@ -181,7 +212,15 @@ def of_folder(folder: Path) -> list[psutil.Process]:
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[LocalHarness]:
-    harness = LocalHarness(tmp_path)
+    yield from without_rest(LocalHarness(tmp_path), tmp_path)
+
+
+@pytest.fixture
+def ray(tmp_path: Path) -> Iterator[RayHarness]:
+    yield from without_rest(RayHarness(tmp_path), tmp_path)
+
+
+def without_rest(harness: LocalHarness, tmp_path: Path) -> Iterator[LocalHarness]:
     yield harness
     left = of_folder(tmp_path)
     for process in left:
@@ -192,10 +231,10 @@ def local(tmp_path: Path) -> Iterator[LocalHarness]:
     assert left == [], "the test left processes behind"
 
 
-@pytest.fixture(params=["fake", "elsewhere", "queue", "local"])
+@pytest.fixture(params=["fake", "elsewhere", "queue", "local", "ray"])
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Harness:
-    if request.param == "local":
-        return request.getfixturevalue("local")
+    if request.param in {"local", "ray"}:
+        return request.getfixturevalue(request.param)
     if request.param == "fake":
         return FakeHarness()
     return FarHarness(tmp_path, queue=request.param == "queue")

@@ -16,9 +16,9 @@ import pytest
 import gangline.wire.compared
 import gangline.wire.removed
 import gangline.wire.views
-from gangline.domain.pool import PER_RUN, SlurmPool
+from gangline.domain.pool import PER_RUN
 from gangline.domain.spec import RunSpec
-from gangline.wire.pools import pool_keys
+from gangline.wire.pools import BACKENDS, pool_keys
 from gangline.wire.schema import Key, Kind, keys, sections, sections_of
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -48,9 +48,10 @@ def render_spec() -> str:
 
 def render_pools() -> str:
     lines: list[str] = []
-    for section in sections_of(SlurmPool):
-        shown = [key for key in pool_keys() if key.path[:-1] == section and key.path[-1] not in PER_RUN]
-        title = f"`{section[0]}`" if section else "A pool"
+    kinds = [(name, cls, section) for name, cls in BACKENDS.items() for section in sections_of(cls)]
+    for name, cls, section in kinds:
+        shown = [key for key in pool_keys(cls) if key.path[:-1] == section and key.path[-1] not in PER_RUN]
+        title = f"`{section[0]}`" if section else f"`backend: {name}`"
         lines += [f"### {title}", "", "| key | takes | default | flags | meaning |", "|---|---|---|---|---|"]
         lines += [spec_row(key) for key in shown]
         lines.append("")

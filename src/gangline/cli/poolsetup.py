@@ -39,7 +39,7 @@ def add(*, name: str, backend: str, no_check: bool, as_json: bool, **values: Any
 
     `gangline pools add a100 --ssh bastion --work /shared/me/gangline --partition gpu` is a Slurm cluster behind a login
     node; without --ssh, the commands of Slurm are on this machine. The options of a run (--partition, --account, …)
-    become the pool's defaults.
+    become the pool's defaults. `gangline pools add warm --backend ray --address http://head:8265` is a Ray cluster.
     """
     flags = {key.removeprefix(_PREFIX).replace("__", "."): value for key, value in values.items()}
     client = connection.connect()

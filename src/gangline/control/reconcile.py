@@ -349,8 +349,8 @@ class Reconciler:
             used = decide_used(run, self._store.attempts(run.id))
             return self._launcher.launch(run, self._specs.get(run), backend, used=used)
 
-        if Capability.SHARED_FILES in backend.capabilities:
-            return work()
+        if Capability.SHARED_FILES in backend.capabilities and Capability.OWN_QUEUE not in backend.capabilities:
+            return work()  # it is this machine: nobody else is asked
         is_new = not self._launcher.was_prepared(run, backend)
         lane = backend.lane(self._specs.get(run))
         return self._hand_overs.ask(run.pool, launch_key(run), work, is_new=is_new, lane=lane)

@@ -19,10 +19,13 @@ __all__ = [
     "PER_RUN",
     "Finding",
     "JobStanding",
+    "Pool",
     "PoolJob",
     "PoolState",
     "PoolStatus",
+    "RayPool",
     "SlurmPool",
+    "Spread",
     "Verdict",
     "WaitIn",
     "check_pool",
@@ -34,6 +37,8 @@ LEAST_POLL_S = 0.2
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _HOST = re.compile(r"[A-Za-z0-9_.@:\[\]-]+")
 _PATH = re.compile(r"/[A-Za-z0-9_./+=:,@-]*")
+_URL = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._/-]*)?")
+_PROGRAM = re.compile(r"/?[A-Za-z0-9_.+-]+(/[A-Za-z0-9_.+-]+)*")
 _OWN_SSH = ("ControlMaster", "ControlPath", "ControlPersist", "BatchMode", "StrictHostKeyChecking", "RequestTTY")
 """What Gangline itself tells `ssh`."""
 PER_RUN = ("script", "dependency", "directives")
@@ -199,6 +204,58 @@ class SlurmPool:
         None, "Variable for every rank of the pool, e.g. NCCL_SOCKET_IFNAME=ib0.", "--env", factory=dict
     )
 
+    @property
+    def place(self) -> str:
+        """Where its runs are: it stays the same while there are any."""
+        return self.work
+
+
+class Spread(str, Enum):
+    """How the nodes of a gang lie on the nodes of a Ray cluster."""
+
+    STRICT = "strict"
+    PACK = "pack"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayPool:
+    """A Ray cluster that is there, reached by its Jobs API."""
+
+    name: str = field()
+    address: str = _f(MISSING, "Of the dashboard, which holds the Jobs API, e.g. http://head:8265.", "--address")
+    token_file: str | None = _f(
+        None, "File with the cluster's token, where it wants one (RAY_AUTH_MODE=token).", "--token-file"
+    )
+    python: str = _f(
+        "python", "Interpreter with the cluster's own ray, on its head: a path, or a name on its PATH.", "--python"
+    )
+    ranks_python: str | None = _f(
+        None, "Interpreter of the ranks where a run names none; default: the one that submits.", "--ranks-python"
+    )
+    spread: Spread = _f(
+        Spread.STRICT,
+        "`strict`: each node of a gang on a Ray node of its own; `pack`: as few Ray nodes as hold them.",
+        "--spread",
+    )
+    max_nodes: int = _f(0, "Most Ray nodes, where the cluster grows by itself; 0: those that it has.", "--max-nodes")
+    poll_s: float = _f(
+        1.0, "How often the Jobs API is asked, for all runs together; at least 0.2s.", "--poll", unit="seconds"
+    )
+    env: Mapping[str, str] = _f(
+        None, "Variable for every rank of the pool, e.g. NCCL_SOCKET_IFNAME=ib0.", "--env", factory=dict
+    )
+
+    @property
+    def place(self) -> str:
+        """Where its runs are: it stays the same while there are any."""
+        return self.address
+
+
+Pool = SlurmPool | RayPool
+"""What describes a pool in `pools.yaml`; one class for each kind of backend."""
 
 _RESERVED = frozenset({"nodes", "file"})
 """Words of the HTTP API in the place of a pool's name."""
@@ -224,13 +281,37 @@ def check_pool_name(name: str) -> None:
         )
 
 
-def check_pool(pool: SlurmPool) -> None:
+def check_pool(pool: Pool) -> None:
     """Refuse a description that could not be used, or would be used for something else than was meant.
 
     Raises:
         SpecInvalid: names the key, the value and what is valid.
     """
     check_pool_name(pool.name)
+    if isinstance(pool, RayPool):
+        _check_ray(pool)
+    else:
+        _check_slurm(pool)
+    if pool.poll_s < LEAST_POLL_S:
+        fix = f"Give it at least {LEAST_POLL_S:g}s."
+        raise _wrong(pool, "poll", f"{pool.poll_s:g}s", "Every poll is work for the cluster's controller", fix)
+    for name in pool.env:
+        check_variable(name, f"`env` of pool `{pool.name}`")
+
+
+def _check_ray(pool: RayPool) -> None:
+    if not _URL.fullmatch(pool.address):
+        fix = "Write it as in a browser: http://head:8265."
+        raise _wrong(pool, "address", pool.address, "It takes the address of the dashboard", fix)
+    if not _PROGRAM.fullmatch(pool.python):
+        raise _wrong(pool, "python", pool.python, "It takes a path, or a name that is looked up on PATH", "")
+    for key in ("token_file", "ranks_python"):
+        path = getattr(pool, key)
+        if path is not None:
+            _check_path(pool, key, path)
+
+
+def _check_slurm(pool: SlurmPool) -> None:
     _check_path(pool, "work", pool.work)
     if pool.work.strip("/") == "":
         raise _wrong(pool, "work", pool.work, "The root of the file system belongs to all", "Name a folder below it.")
@@ -239,11 +320,6 @@ def check_pool(pool: SlurmPool) -> None:
         _check_path(pool, "python", pool.python)
     if pool.ranks_python is not None and "/" in pool.ranks_python:
         _check_path(pool, "ranks_python", pool.ranks_python)
-    if pool.poll_s < LEAST_POLL_S:
-        fix = f"Give it at least {LEAST_POLL_S:g}s; 5s is usual."
-        raise _wrong(pool, "poll", f"{pool.poll_s:g}s", "Every poll is work for the cluster's controller", fix)
-    for name in pool.env:
-        check_variable(name, f"`env` of pool `{pool.name}`")
     for name in PER_RUN:
         if getattr(pool.defaults, name):
             raise _wrong(pool, f"defaults.{name}", getattr(pool.defaults, name), "It belongs to a single run", "")
@@ -269,11 +345,11 @@ def _check_ssh(pool: SlurmPool) -> None:
             raise _wrong(pool, "ssh_options", f"{word} {value}", "The path is relative", fix)
 
 
-def _check_path(pool: SlurmPool, key: str, path: str) -> None:
+def _check_path(pool: Pool, key: str, path: str) -> None:
     if not _PATH.fullmatch(path) or ".." in path.split("/"):
         why = "It takes an absolute path of the cluster, of letters, digits and _ . / + = : , @ -"
         raise _wrong(pool, key, path, why, "For example: /shared/me/gangline" if key == "work" else "")
 
 
-def _wrong(pool: SlurmPool, key: str, value: object, why: str, fix: str) -> SpecInvalid:
+def _wrong(pool: Pool, key: str, value: object, why: str, fix: str) -> SpecInvalid:
     return SpecInvalid(f"`{key}` of pool `{pool.name}` is `{value}`", why=why, fix=fix)

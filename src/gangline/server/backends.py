@@ -16,11 +16,11 @@ from typing import Any, cast
 
 from gangline.domain.errors import GanglineError, SpecInvalid
 from gangline.domain.naming import LOCAL
-from gangline.domain.pool import PoolState, PoolStatus, SlurmPool
+from gangline.domain.pool import Pool, PoolState, PoolStatus
 from gangline.ports import Backend
 from gangline.rundir.files import Unreadable, read_json, write_text
 from gangline.rundir.home import Home
-from gangline.wire.pools import pool_from_mapping, pool_to_mapping, pools_from_yaml
+from gangline.wire.pools import backend_of, pool_from_mapping, pool_to_mapping, pools_from_yaml
 
 __all__ = ["Backends", "find_factories"]
 
@@ -61,11 +61,11 @@ class Backends(Mapping[str, Backend]):
         self._lock = threading.RLock()
         self._in_use: Callable[[], Collection[str]] | None = None
         self._served: dict[str, Backend] = {}
-        self._pools: dict[str, SlurmPool] = {}
+        self._pools: dict[str, Pool] = {}
         """What each backend but `local` was made from, those that are gone from the file included."""
-        self._failed: dict[str, SlurmPool] = {}
+        self._failed: dict[str, Pool] = {}
         """What no backend could be made from."""
-        self._wanted: dict[str, SlurmPool] = {}
+        self._wanted: dict[str, Pool] = {}
         """The file as it was last understood."""
         self._left = self._known()
         """What an earlier server had, and was not asked yet whether it still has runs."""
@@ -98,7 +98,7 @@ class Backends(Mapping[str, Backend]):
         with self._lock:
             return " ".join(filter(None, [self._file_fault, *self._faults.values()]))
 
-    def pool(self, name: str) -> SlurmPool | None:
+    def pool(self, name: str) -> Pool | None:
         """What a pool was made from; None for `local` and what there is not."""
         self._now()
         return self._pools.get(name)
@@ -201,9 +201,7 @@ class Backends(Mapping[str, Backend]):
         for backend in gone:
             threading.Thread(target=_close, args=(backend,), name="close-pool", daemon=True).start()
 
-    def _bring(
-        self, name: str, pool: SlurmPool, served: dict[str, Backend], used: Collection[str]
-    ) -> Iterable[Backend]:
+    def _bring(self, name: str, pool: Pool, served: dict[str, Backend], used: Collection[str]) -> Iterable[Backend]:
         """Serve one pool as the file describes it, if it can be; the backend that it had before, to be closed."""
         old, was = self._pools.get(name), served.get(name)
         if self._failed.get(name) == pool:
@@ -212,7 +210,7 @@ class Backends(Mapping[str, Backend]):
         if old == pool and was is not None:
             served[name] = was.backend if isinstance(was, _Retired) else was
             return ()
-        if old is not None and old.work != pool.work and name in used:
+        if old is not None and old.place != pool.place and name in used:
             self._faults[name] = _stays(name, old, pool)
             return ()
         made = self._make(pool)
@@ -221,12 +219,13 @@ class Backends(Mapping[str, Backend]):
         served[name], self._pools[name] = made, pool
         return () if was is None else (was,)
 
-    def _make(self, pool: SlurmPool) -> Backend | None:
+    def _make(self, pool: Pool) -> Backend | None:
         self._failed.pop(pool.name, None)
-        load = self._factories.get("slurm")
+        kind = backend_of(pool)
+        load = self._factories.get(kind)
         try:
             if load is None:
-                raise GanglineError("There is no backend `slurm` in this installation")  # noqa: TRY301 - one way out
+                raise GanglineError(f"There is no backend `{kind}` in this installation")  # noqa: TRY301 - one way out
             made = load()(self._home, pool)
         except Exception as error:  # noqa: BLE001 - recorded, and told of
             _log.exception("pool %s cannot be used", pool.name)
@@ -249,7 +248,7 @@ class Backends(Mapping[str, Backend]):
         if left:
             self._keep_known()
 
-    def _known(self) -> dict[str, SlurmPool]:
+    def _known(self) -> dict[str, Pool]:
         try:
             raw = read_json(self._home.known_pools) or {}
             return {name: pool_from_mapping(name, keys) for name, keys in raw.get("pools", {}).items()}
@@ -299,8 +298,8 @@ def _mark(home: Home) -> object:
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
-def _stays(name: str, old: SlurmPool, new: SlurmPool) -> str:
+def _stays(name: str, old: Pool, new: Pool) -> str:
     return (
-        f"Pool `{name}` keeps its work folder {old.work} while it has runs there; {new.work} is taken when they are "
-        f"over. For a new folder at once, give the pool another name."
+        f"Pool `{name}` stays at {old.place} while it has runs there; {new.place} is taken when they are over. For the "
+        f"new one at once, give the pool another name."
     )

@@ -14,7 +14,7 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from gangline.domain.errors import Conflict, NotFound, SpecInvalid, nearest
-from gangline.domain.pool import SlurmPool
+from gangline.domain.pool import Pool
 from gangline.rundir.files import write_text
 from gangline.rundir.home import Home
 from gangline.wire.pools import pool_from_mapping, pool_to_mapping, pools_from_yaml
@@ -31,7 +31,7 @@ class PoolFile:
         self._home = home
         self._lock = threading.Lock()
 
-    def add(self, name: str, keys: Mapping[str, Any]) -> SlurmPool:
+    def add(self, name: str, keys: Mapping[str, Any]) -> Pool:
         """Write a new pool into the file.
 
         Raises:
@@ -67,7 +67,7 @@ class PoolFile:
     def _text(self) -> str:
         return self._home.pools.read_text(encoding="utf-8-sig") if self._home.pools.exists() else ""
 
-    def _write(self, text: str | None, meant: Mapping[str, SlurmPool]) -> None:
+    def _write(self, text: str | None, meant: Mapping[str, Pool]) -> None:
         beside = self._home.pools.with_name(f"{self._home.pools.name}.new")
         if text is not None:
             write_text(beside, text, mode=0o600)
@@ -77,7 +77,7 @@ class PoolFile:
         beside.replace(self._home.pools)
 
 
-def _says(path: Any, meant: Mapping[str, SlurmPool]) -> bool:
+def _says(path: Any, meant: Mapping[str, Pool]) -> bool:
     try:
         return pools_from_yaml(path) == meant
     except SpecInvalid:

@@ -6,18 +6,20 @@ Standard library and `gangline.domain` alone; YAML is loaded once there is a fil
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path as FilePath
 from typing import Any
 
 from gangline.domain.errors import SpecInvalid, nearest
-from gangline.domain.pool import PER_RUN, SlurmPool, check_pool, check_pool_name
+from gangline.domain.pool import PER_RUN, Pool, RayPool, SlurmPool, check_pool, check_pool_name
 from gangline.wire.flags import SpecFlag, flag_of, read_pairs
 from gangline.wire.reading import Origin, read_value
 from gangline.wire.schema import Key, Kind, Path, keys_of, sections_of
 
 __all__ = [
     "BACKENDS",
+    "backend_of",
     "pool_flags",
     "pool_from_mapping",
     "pool_keys",
@@ -26,13 +28,18 @@ __all__ = [
     "settings_from_flags",
 ]
 
-BACKENDS = {"slurm": SlurmPool}
+BACKENDS: dict[str, Any] = {"slurm": SlurmPool, "ray": RayPool}
 """What `backend` may be, and the class that describes such a pool."""
 
+_NEEDED = {
+    "work": "Name a folder that login and compute nodes share, e.g. work: /shared/me/gangline",
+    "address": "Name the address of the cluster's dashboard, e.g. address: http://head:8265",
+}
+"""What a pool cannot do without, where its kind has it, and what to write."""
 _EXAMPLE = "pools: {a100: {backend: slurm, ssh: bastion, work: /shared/me/gangline}}"
 
 
-def pools_from_yaml(path: FilePath) -> dict[str, SlurmPool]:
+def pools_from_yaml(path: FilePath) -> dict[str, Pool]:
     """The pools that a file describes, by name and in its order; {} where there is no file.
 
     Raises:
@@ -53,7 +60,7 @@ def pools_from_yaml(path: FilePath) -> dict[str, SlurmPool]:
     return {str(name): _read_pool(str(name), value, ("pools", str(name)), origin) for name, value in pools.items()}
 
 
-def pool_from_mapping(name: str, raw: Mapping[str, Any]) -> SlurmPool:
+def pool_from_mapping(name: str, raw: Mapping[str, Any]) -> Pool:
     """The pool that a mapping describes, with `backend` among its keys.
 
     Raises:
@@ -62,14 +69,19 @@ def pool_from_mapping(name: str, raw: Mapping[str, Any]) -> SlurmPool:
     return _read_pool(name, raw, (), Origin(""))
 
 
-def pool_to_mapping(pool: SlurmPool) -> dict[str, Any]:
+def backend_of(pool: Pool) -> str:
+    """The name of the backend that a pool is for."""
+    return next(name for name, cls in BACKENDS.items() if isinstance(pool, cls))
+
+
+def pool_to_mapping(pool: Pool) -> dict[str, Any]:
     """What a file has to say of a pool: its backend, and all that is not as by default, in plain values."""
-    found: dict[str, Any] = {"backend": "slurm"}
-    for key in pool_keys():
+    found: dict[str, Any] = {"backend": backend_of(pool)}
+    for key in pool_keys(type(pool)):
         value: Any = pool
         for part in key.path:
             value = getattr(value, part)
-        if value is None or (value == key.default and key.path != ("work",)):
+        if value is None or (value == key.default and key.path[-1] not in _NEEDED):
             continue
         at = found
         for part in key.path[:-1]:
@@ -78,14 +90,27 @@ def pool_to_mapping(pool: SlurmPool) -> dict[str, Any]:
     return found
 
 
-def pool_keys() -> list[Key]:
-    """Every key of a Slurm pool that holds a value, `defaults.partition` and its like included."""
-    return [key for path, key in keys_of(SlurmPool).items() if path != ("name",)]
+def pool_keys(cls: Any) -> list[Key]:
+    """Every key of a kind of pool that holds a value, `defaults.partition` and its like included."""
+    return [key for path, key in keys_of(cls).items() if path != ("name",)]
 
 
 def pool_flags() -> list[SpecFlag]:
-    """The options of `gangline pools add`: every key of a pool, those of its defaults included."""
-    return [flag_of(key) for key in pool_keys() if key.flags and key.path[-1] not in PER_RUN]
+    """The options of `gangline pools add`: every key of a pool of any kind, those of its defaults included.
+
+    What several kinds have is named once, and says what it means for each.
+    """
+    found: dict[Path, SpecFlag] = {}
+    for name, cls in BACKENDS.items():
+        for key in pool_keys(cls):
+            if not key.flags or key.path[-1] in PER_RUN:
+                continue
+            flag, before = flag_of(key), found.get(key.path)
+            if before is None:
+                found[key.path] = flag
+            elif before.help != flag.help:
+                found[key.path] = replace(before, help=f"{before.help} With --backend {name}: {flag.help}")
+    return list(found.values())
 
 
 def settings_from_flags(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +122,8 @@ def settings_from_flags(values: Mapping[str, Any]) -> dict[str, Any]:
         SpecInvalid: a pair without a `=`.
     """
     found: dict[str, Any] = {}
-    for key in pool_keys():
+    every = {key.path: key for cls in BACKENDS.values() for key in pool_keys(cls)}
+    for key in every.values():
         value = values.get(".".join(key.path))
         if value is None or value == ():
             continue
@@ -121,7 +147,7 @@ def _says_anything(path: FilePath) -> bool:
     return any(line.strip() and not line.lstrip().startswith(b"#") for line in lines)
 
 
-def _read_pool(name: str, raw: object, path: Path, origin: Origin) -> SlurmPool:
+def _read_pool(name: str, raw: object, path: Path, origin: Origin) -> Pool:
     check_pool_name(name)
     if not isinstance(raw, Mapping):
         raise SpecInvalid(f"{_place(name, path, origin)} has no keys", fix=f"For example: {_EXAMPLE}")
@@ -130,58 +156,63 @@ def _read_pool(name: str, raw: object, path: Path, origin: Origin) -> SlurmPool:
         place = origin.place((*path, "backend"))
         raise SpecInvalid(f"{place} is `{backend}`, for which there is no backend", fix=nearest(str(backend), BACKENDS))
     rest = {key: value for key, value in raw.items() if key != "backend"}
-    values = _read_section(name, rest, (path, ()), origin)
-    if "work" not in values:
-        fix = "Name a folder that login and compute nodes share, e.g. work: /shared/me/gangline"
-        raise SpecInvalid(f"{_place(name, path, origin)} has no `work`", fix=fix)
-    pool = SlurmPool(name=name, **values)
+    cls = BACKENDS[backend]
+    values = _read_section(cls, rest, (path, ()), origin)
+    for key, fix in _NEEDED.items():
+        if any(one.path == (key,) for one in pool_keys(cls)) and key not in values:
+            raise SpecInvalid(f"{_place(name, path, origin)} has no `{key}`", fix=fix)
+    pool: Pool = cls(name=name, **values)
     check_pool(pool)
     return pool
 
 
-def _read_section(name: str, raw: Mapping[Any, object], at: tuple[Path, Path], origin: Origin) -> dict[str, Any]:
+def _read_section(cls: Any, raw: Mapping[Any, object], at: tuple[Path, Path], origin: Origin) -> dict[str, Any]:
     """Values for the fields of a class.
 
     Args:
         at: where it stands in the file, and in the class.
     """
     above, section = at
-    keys, sections = _keys_here(section), sections_of(SlurmPool)
+    keys, sections = _keys_here(cls, section), sections_of(cls)
     found: dict[str, Any] = {}
     for written, value in raw.items():
         place = origin.place((*above, str(written)))
         inner = (*section, str(written))
         if inner in sections and section == ():
             if not isinstance(value, Mapping | None):
-                raise SpecInvalid(f"{place} holds no keys", fix=nearest("", _keys_here(inner)))
-            values = _read_section(name, value or {}, ((*above, str(written)), inner), origin)
+                raise SpecInvalid(f"{place} holds no keys", fix=nearest("", _keys_here(cls, inner)))
+            values = _read_section(cls, value or {}, ((*above, str(written)), inner), origin)
             found[str(written)] = sections[inner][0](**values)
             continue
         key = keys.get(str(written))
         if key is None:
-            raise SpecInvalid(f"{place} is not a key of a pool", fix=_where_it_belongs(str(written), section))
+            raise SpecInvalid(f"{place} is not a key of a pool", fix=_where_it_belongs(cls, str(written), section))
         if key.path[-1] in found:
             raise SpecInvalid(f"{place} is given twice, under two spellings", fix="Keep one of them.")
         found[key.path[-1]] = _frozen(key, read_value(key, value, place, has_unit=str(written) != key.spelling))
     return found
 
 
-def _keys_here(section: Path) -> dict[str, Key]:
+def _keys_here(cls: Any, section: Path) -> dict[str, Key]:
     """Every spelling that is allowed in a section, best first."""
-    here = [key for key in pool_keys() if key.path[:-1] == section]
+    here = [key for key in pool_keys(cls) if key.path[:-1] == section]
     return {key.path[-1]: key for key in here} | {key.spelling: key for key in here}
 
 
-def _where_it_belongs(written: str, section: Path) -> str:
-    for other in sections_of(SlurmPool):
-        if other != section and written in _keys_here(other):
+def _where_it_belongs(cls: Any, written: str, section: Path) -> str:
+    for other in sections_of(cls):
+        if other != section and written in _keys_here(cls, other):
             return f"It belongs under `{other[0]}:`." if other else "It belongs to the pool itself."
-    flags = {flag.lstrip("-").replace("-", "_"): key for key in pool_keys() for flag in key.flags}
+    flags = {flag.lstrip("-").replace("-", "_"): key for key in pool_keys(cls) for flag in key.flags}
     key = flags.get(written.lstrip("-").replace("-", "_"))
     if key is not None:
         return f"It is spelled `{key.dotted}`."
-    sub = [name for path in sections_of(SlurmPool) if path[:-1] == section and path for name in path]
-    return nearest(written, {*(key.spelling for key in _keys_here(section).values()), *(sub if not section else [])})
+    for name, one in BACKENDS.items():
+        if one is not cls and written in _keys_here(one, section):
+            return f"It belongs to a pool with `backend: {name}`."
+    sub = [name for path in sections_of(cls) if path[:-1] == section and path for name in path]
+    spelled = {key.spelling for key in _keys_here(cls, section).values()}
+    return nearest(written, {*spelled, *(sub if not section else [])})
 
 
 def _frozen(key: Key, value: Any) -> Any:

@@ -159,7 +159,7 @@ def test_the_work_folder_of_a_pool_stays_while_runs_are_in_it(yard: Yard):
     yard.used = {"a"}
     yard.write(A.replace("/shared/a", "/other"))
     assert backends["a"].pool.work == "/shared/a"
-    assert "keeps its work folder /shared/a" in backends.fault
+    assert "stays at /shared/a" in backends.fault
     yard.used = set()
     yard.now += 1
     assert backends["a"].pool.work == "/other"

@@ -33,7 +33,7 @@ from gangline.backends.slurm.ssh import make_socket_folder, reach_of
 from gangline.backends.slurm.sshconfig import fetch_config, takes_any_key
 from gangline.backends.slurm.submission import Unsure, parse_job_id, parse_refusal, parse_test
 from gangline.backends.slurm.sweep import Look, end_job, survey_jobs
-from gangline.backends.slurm.tokens import Token, home_identity, job_name, parse_token
+from gangline.backends.slurm.tokens import Token, job_name, parse_token
 from gangline.backends.slurm.upload import upload_run
 from gangline.domain.errors import AuthFailed, BackendError, Rejected, Transient
 from gangline.domain.gang import Capability, Cleared, GangSpec, Handle, Launch, Observation, Places, PoolCapacity
@@ -42,6 +42,7 @@ from gangline.domain.pool import Finding, PoolJob, PoolState, PoolStatus, SlurmP
 from gangline.domain.spec import RunSpec, SlurmOptions
 from gangline.rundir.files import read_json, write_json
 from gangline.rundir.home import Home
+from gangline.rundir.identity import home_identity
 
 __all__ = ["Observer", "SlurmBackend"]
 

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from gangline.backends.slurm.options import check_options, merge_for_script, merge_options, quote_value
 from gangline.backends.slurm.render import JobTerms, render_job, render_node, render_shell, render_time
-from gangline.backends.slurm.tokens import Token, home_identity, job_name, parse_token
+from gangline.backends.slurm.tokens import Token, job_name, parse_token
 from gangline.domain.errors import SpecInvalid
 from gangline.domain.gang import GangSpec
 from gangline.domain.naming import run_id_from
 from gangline.domain.spec import SlurmOptions
 from gangline.rundir.home import Home
+from gangline.rundir.identity import home_identity
 from gangline.testing import make_gang
 
 GOLDEN = Path(__file__).with_name("golden")
