@@ -21,7 +21,7 @@ from .compat import (
     others,
 )
 from .elsewhere import HOSTS, ORCHESTRATORS, is_there, mounts_of, trampoline_arguments
-from .task import LOCAL, OWN, task_of_rank
+from .task import CARD, LOCAL, OWN, task_of_rank
 
 __all__ = ["GangDecorator"]
 
@@ -46,6 +46,8 @@ class GangDecorator(StepDecorator):
         Pool of machines.
     lease_s : float, default 120
         How long the run goes on when the flow is gone.
+    card : bool, default True
+        Draw the card `gangline.run` while the gang runs.
     volume : str, optional
         Folder of the container of a step with @kubernetes or @batch that outlives it: the run, its logs and its
         checkpoints lie there.
@@ -89,6 +91,11 @@ class GangDecorator(StepDecorator):
                 f"Step *{step}* has @gang and @{found[0]}: both say where it runs. Keep @gang, and name the machines "
                 "by its `pool`."
             )
+        if any(one.attributes.get("type") == CARD for one in others(decos, _RANK_0_ALONE)):
+            raise GangError(
+                f"Step *{step}* has @gang, which draws the card {CARD} by itself. Leave @card(type={CARD!r}) out; to "
+                "be without that card, write card=False in @gang."
+            )
         if getattr(graph[step], "parallel_step", False):
             raise GangError(
                 f"Step *{step}* has @gang and is entered by num_parallel. A gang is one task: write "
@@ -107,6 +114,8 @@ class GangDecorator(StepDecorator):
         lease_s = self.attributes.get("lease_s")
         if lease_s is not None and not (isinstance(lease_s, int | float) and lease_s >= 1):
             raise GangError(f"@gang of step {step}: `lease_s` is {lease_s!r}. Give it a number of seconds from 1 up.")
+        if not isinstance(self.attributes.get("card", True), bool):
+            raise GangError(f"@gang of step {step}: `card` is {self.attributes['card']!r}. Give it True or False.")
 
     def _check_container(self, step: str, decos: list[Any]) -> None:
         """Refuse what a container cannot do, before it is deployed."""

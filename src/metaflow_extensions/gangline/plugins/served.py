@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ class ServedGang:
             log = self._open_log(run)
             try:
                 self._begin(client, run, log)
-                with keep_lease(run["id"], self._lease_s, is_wanted=self._is_wanted_or_ends):
+                lease = keep_lease(run["id"], self._lease_s, is_wanted=self._is_wanted_or_ends)
+                with self._card(run["id"]), lease:
                     ended = self._see_through(client, run["id"], log)
             except (ToldToEndError, BrokenPipeError):
                 _stop(run["id"])
@@ -134,6 +136,13 @@ class ServedGang:
         if in_container():
             return ContainerLog()
         return TaskLog(self._log_store(), where=f"gangline logs {run['id']} --all-ranks")
+
+    def _card(self, run_id: str) -> AbstractContextManager[None]:
+        if not attributes_of(self._step, "gang").get("card", True):
+            return nullcontext()
+        from .card import live_card  # noqa: PLC0415 - not where it is not wanted
+
+        return live_card(self._store, self._task, run_id)
 
     def _log_store(self) -> Callable[[Path], None]:
         task = self._task

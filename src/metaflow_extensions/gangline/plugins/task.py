@@ -12,12 +12,14 @@ import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-__all__ = ["LOCAL", "OWN", "TOLD", "VARIABLE", "GangTask", "ToldToEndError", "task_of_rank"]
+__all__ = ["CARD", "LOCAL", "OWN", "TOLD", "VARIABLE", "GangTask", "ToldToEndError", "task_of_rank"]
 
 VARIABLE = "METAFLOW_GANGLINE_TASK"
 LOCAL = "local"
 """The pool where @gang names none: this machine, or the container."""
-OWN = frozenset({"lease_s", "volume"})
+CARD = "gangline.run"
+"""Type of the card of a gang."""
+OWN = frozenset({"card", "lease_s", "volume"})
 """Options of @gang that are no keys of a spec."""
 TOLD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """Signals by which a process is told to end."""
