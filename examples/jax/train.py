@@ -43,7 +43,8 @@ def main() -> None:
     args = options.parse_args()
 
     gang = gangline.current()  # JAX itself reads JAX_COORDINATOR_ADDRESS, and JAX_LOCAL_DEVICE_IDS on accelerators
-    jax.distributed.initialize(num_processes=gang.world_size, process_id=gang.rank)
+    if gang.world_size > 1:
+        jax.distributed.initialize(num_processes=gang.world_size, process_id=gang.rank)
     mesh = Mesh(np.array(jax.devices()), ("data",))
     split, whole = NamedSharding(mesh, PartitionSpec("data")), NamedSharding(mesh, PartitionSpec())
 
