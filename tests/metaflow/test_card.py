@@ -41,7 +41,7 @@ def of_type(parts: Any, kind: str) -> list[Any]:
 
 def test_a_card_is_drawn_while_the_gang_runs_and_when_it_is_over(flows: Flows) -> None:
     process = flows.start("carded", "run")
-    early = flows.until(lambda: shown(card_of(flows)) if "vegaChart" in str(shown(card_of(flows))) else None, process)
+    early = flows.until(lambda: shown(card_of(flows)) if "node 1 CPU" in str(shown(card_of(flows))) else None, process)
     (run,) = flows.runs()
     assert run["phase"] == "running"
     assert ["phase", "running"] in of_type(early, "table")[0]["data"]

@@ -9,11 +9,11 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from gangline.client import Client, GanglineError, connect
+from gangline.client import Client, GanglineError, RunDetail, connect
 
 from .cardfile import CardFile
 from .cardpage import Seen, choose_metrics, render_parts
@@ -83,10 +83,19 @@ def look(client: Client, run_id: str) -> Seen:
     return Seen(
         run=run,
         metrics=[found for name in names if (found := _try(client.metric, run_id, name, buckets=_BUCKETS))],
-        system=_try(client.system, run_id, samples=_SAMPLES) or (),
+        system=_newest_samples(client, run),
         rank=rank,
         tail=(_try(client.log_chunk, run_id, rank, tail=_TAIL_LINES) or {}).get("text", "") if run["attempts"] else "",
     )
+
+
+def _newest_samples(client: Client, run: RunDetail) -> Sequence[Any]:
+    """Of the newest attempt that has some: one that has just begun has none yet."""
+    for attempt in reversed(run["attempts"]):
+        found = _try(client.system, run["id"], attempt=attempt["number"], samples=_SAMPLES) or ()
+        if any(view["samples"] for view in found):
+            return found
+    return ()
 
 
 def _try(ask: Any, *args: Any, **kwargs: Any) -> Any:
