@@ -39,6 +39,7 @@ class RayCluster:
         self.gcs, self.dashboard = _free_ports(2)
         self.address = f"http://127.0.0.1:{self.dashboard}"
         self.nodes: list[subprocess.Popen[bytes]] = []
+        self.started = 0
 
     def start(self, *, nodes: int, cpus: int = 2) -> RayCluster:
         """Start head and nodes, and wait until the Jobs API lists them."""
@@ -61,13 +62,20 @@ class RayCluster:
         if self.nodes[-1].poll() is not None:
             self.nodes.pop()
             self.add(cpus=cpus)
-        return self.count() == wanted
+        is_up = "Ray runtime started" in self._log().read_text(errors="replace")
+        # A node counts before it has all its sockets, whose names the next one would take.
+        return is_up and self.count() == wanted
 
     def add(self, *, cpus: int = 2) -> subprocess.Popen[bytes]:
         """One more node."""
-        name = f"node-{len(self.nodes)}"
-        self.nodes.append(self._ray(name, "--address", f"127.0.0.1:{self.gcs}", "--num-cpus", str(cpus)))
+        self.started += 1
+        args = ["--address", f"127.0.0.1:{self.gcs}", "--num-cpus", str(cpus)]
+        self.nodes.append(self._ray(self._log().stem, *args))
         return self.nodes[-1]
+
+    def _log(self) -> Path:
+        """Of the node that was started last."""
+        return self.folder / f"node-{self.started}.log"
 
     def session(self) -> str | None:
         raw = self.get("/api/version")
@@ -128,7 +136,7 @@ class RayCluster:
         bin_folder = Path(sys.executable).parent
         env |= {
             "RAY_DISABLE_USAGE_STATS": "1",
-            "RAY_raylet_start_wait_time_s": "240",
+            "RAY_raylet_start_wait_time_s": "120",
             "PATH": f"{bin_folder}:{env['PATH']}",
         }
         with Path(self.folder, f"{name}.log").open("ab") as log:

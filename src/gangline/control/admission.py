@@ -15,7 +15,7 @@ from typing import Any
 from gangline.control.records import untouched, write_record
 from gangline.control.sites import Sites, check_on_site
 from gangline.control.specs import demand_of
-from gangline.domain.check import check_entry, check_spec, complete_spec
+from gangline.domain.check import check_entry, check_spec, complete_spec, doubt_gpus
 from gangline.domain.errors import BackendError, SnapshotRefused, SpecInvalid, nearest
 from gangline.domain.gang import Capability
 from gangline.domain.naming import run_id_from
@@ -77,12 +77,13 @@ class Admission:
             InvalidRequest: what is wrong, and what would be right.
             NotFound: the snapshot was not uploaded.
         """
-        spec = self.check_again(spec)
+        asked, spec = spec, self.check_again(spec)
         warning = None
         if not dry or spec.snapshot is not None:
             manifest, warning = self._check_code(spec, manifest)
         spec, doubts = check_on_site(spec, self.sites.of(spec.pool), client)
-        return Admitted(spec=spec, manifest=manifest, warnings=tuple(filter(None, (warning, *doubts))))
+        doubt = doubt_gpus(asked, self._backends[asked.pool].capacity())
+        return Admitted(spec=spec, manifest=manifest, warnings=tuple(filter(None, (warning, doubt, *doubts))))
 
     def check_again(self, spec: RunSpec) -> RunSpec:
         """The spec, complete; every check that looks at nothing but the spec and its pool.

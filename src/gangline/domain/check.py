@@ -28,6 +28,7 @@ __all__ = [
     "check_entry",
     "check_spec",
     "complete_spec",
+    "doubt_gpus",
     "resolve_checkpoints",
 ]
 
@@ -78,6 +79,18 @@ def complete_spec(spec: RunSpec, capacity: PoolCapacity) -> RunSpec:
         name=spec.name or name_from(_program_name(spec)),
         resources=replace(resources, procs_per_node=procs, gpus_per_node=gpus),
         preflight=replace(spec.preflight, checks=_checks(spec)),
+    )
+
+
+def doubt_gpus(asked: RunSpec, capacity: PoolCapacity) -> str | None:
+    """What to warn of where no number of GPUs was asked for, and a pool cannot say yet what its ranks would get."""
+    says_itself = asked.slurm.script is not None or asked.slurm.gres is not None
+    if asked.resources.gpus_per_node is not None or says_itself or capacity.knows_devices:
+        return None
+    number = "one GPU a rank" if capacity.devices else "no GPU"
+    return (
+        f"The cluster of pool `{asked.pool}` has not said yet what its nodes have: the run asks for {number}. "
+        "Say how many it needs by --gpus-per-node, 0 for none."
     )
 
 

@@ -196,6 +196,8 @@ class PoolCapacity:
     devices: tuple[str, ...] = ()
     device_kind: str = ""
     """`nvidia`, `amd` or ""."""
+    knows_devices: bool = True
+    """False: the pool has not said yet what its machines have, so that no devices here do not mean none there."""
     hosts: tuple[str, ...] = ()
     """The machines by their names; empty: the backend does not know them, and has as many as `nodes`."""
     parts: tuple[PoolPart, ...] = ()

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from gangline.domain.check import check_entry, check_spec, complete_spec
+from gangline.domain.check import check_entry, check_spec, complete_spec, doubt_gpus
 from gangline.domain.errors import SpecInvalid
-from gangline.domain.spec import EntryKind, ResumeMode, SnapshotRef, Strategy
+from gangline.domain.spec import EntryKind, ResumeMode, SlurmOptions, SnapshotRef, Strategy
 from gangline.testing import make_capacity, make_spec
 
 TREE = {"train.py", "lib/model.py", "lib/__init__.py", "lib/run/__main__.py", "note.ipynb", "data.csv", "run.sh"}
@@ -109,6 +109,14 @@ def test_ranks_and_gpus_follow_from_one_another(asked, devices, expected):
     capacity = make_capacity(devices=tuple(map(str, range(devices))))
     resources = complete_spec(make_spec(**asked), capacity).resources
     assert (resources.procs_per_node, resources.gpus_per_node) == expected
+
+
+def test_a_default_of_gpus_for_a_pool_that_has_not_said_what_it_has_is_warned_of():
+    unknown = make_capacity(devices=(), knows_devices=False)
+    assert "asks for no GPU. Say how many" in doubt_gpus(make_spec(), unknown)
+    for plain in (make_spec(gpus_per_node=0), make_spec(gpus_per_node=4), make_spec(slurm=SlurmOptions(gres="gpu:2"))):
+        assert doubt_gpus(plain, unknown) is None
+    assert doubt_gpus(make_spec(), make_capacity(devices=())) is None
 
 
 def shell(line: str) -> dict[str, object]:

@@ -104,7 +104,14 @@ class RayBackend:
         if not nodes or self.pool.max_nodes:
             devices = tuple(str(number) for number in range(_MOST // 10))
             most = self.pool.max_nodes or _MOST
-            return PoolCapacity(nodes=most, ranks=_MOST, cpus=_MOST, memory_bytes=_MANY_BYTES, devices=devices)
+            return PoolCapacity(
+                nodes=most,
+                ranks=_MOST,
+                cpus=_MOST,
+                memory_bytes=_MANY_BYTES,
+                devices=devices,
+                knows_devices=any(node.gpus for node in nodes or ()),
+            )
         return PoolCapacity(
             nodes=len(nodes) if self.pool.spread is Spread.STRICT else _MOST,
             ranks=_MOST,

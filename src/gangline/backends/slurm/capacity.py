@@ -126,7 +126,14 @@ def decide_capacity(pool: SlurmPool, kinds: Sequence[NodeKind]) -> PoolCapacity:
     """What one gang could have at most; where nothing is known of the cluster, Slurm has the word."""
     if not kinds:
         devices = tuple(str(number) for number in range(_MOST // 10)) if pool.gpus_per_node else ()
-        return PoolCapacity(nodes=_MOST, ranks=_MOST, cpus=_MOST, memory_bytes=_MANY_BYTES, devices=devices)
+        return PoolCapacity(
+            nodes=_MOST,
+            ranks=_MOST,
+            cpus=_MOST,
+            memory_bytes=_MANY_BYTES,
+            devices=devices,
+            knows_devices=bool(devices),
+        )
     by_partition: dict[str, list[NodeKind]] = defaultdict(list)
     for kind in kinds:
         by_partition[kind.partition].append(kind)

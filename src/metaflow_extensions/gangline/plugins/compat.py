@@ -170,11 +170,16 @@ def decorate_line(line: str) -> bytes:
 
 
 def log_store(flow_datastore: Any, *, run: str, step: str, task: str, attempt: int) -> Callable[[Any, Any], None]:
-    """What stores the whole standard output and the whole standard error of a task, each a path or bytes."""
-    store = flow_datastore.get_task_datastore(run, step, task, attempt=attempt, mode="w")
+    """What stores the whole standard output and the whole standard error of a task, each a path or bytes.
+
+    The datastore is opened by the first call, which raises what a store raises, as every later one does.
+    """
+    opened: list[Any] = []
 
     def save(stdout: Any, stderr: Any) -> None:
-        store.save_logs(TASK_LOG_SOURCE, {"stdout": stdout, "stderr": stderr})
+        if not opened:
+            opened.append(flow_datastore.get_task_datastore(run, step, task, attempt=attempt, mode="w"))
+        opened[0].save_logs(TASK_LOG_SOURCE, {"stdout": stdout, "stderr": stderr})
 
     return save
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -71,17 +71,15 @@ class ServedGang:
     def run(self) -> None:
         with connect() as client:
             run = self._submit(client)
-            log = self._open_log(run)
             try:
-                self._begin(client, run, log)
-                lease = keep_lease(run["id"], self._lease_s, is_wanted=self._is_wanted_or_ends)
-                with self._card(run["id"]), lease:
-                    ended = self._see_through(client, run["id"], log)
+                with closing(self._open_log(run)) as log:
+                    self._begin(client, run, log)
+                    lease = keep_lease(run["id"], self._lease_s, is_wanted=self._is_wanted_or_ends)
+                    with self._card(run["id"]), lease:
+                        ended = self._see_through(client, run["id"], log)
             except (ToldToEndError, BrokenPipeError):
                 _stop(run["id"])
                 raise ToldToEndError from None
-            finally:
-                log.close()
             self._note(fields=run_metadata(ended))
         if ended["phase"] != "succeeded":
             raise GangError(describe_end(ended, self._task.step))

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
-from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -39,7 +39,7 @@ def run_gang(obj: Any, params: dict[str, Any]) -> None:
     for number in TOLD:
         signal.signal(number, _on_signal)
     task = _task_of(obj, params)
-    note = partial(register, obj.metadata, run=task.run, step=task.step, task=task.task, attempt=task.retry)
+    note = _noting(obj.metadata, task)
     try:
         if not in_container():
             _serve(obj, params, task, note, lambda: os.getppid() == runtime)
@@ -64,6 +64,18 @@ def find_failure(flow: Any, step: str) -> Exception | None:
     from .served import find_served_failure  # noqa: PLC0415 - needs packages that a container may lack
 
     return find_served_failure(task)
+
+
+def _noting(metadata: Any, task: GangTask) -> Callable[..., None]:
+    """What registers metadata of the task. It never decides how a task ends: where it fails, that is said."""
+
+    def note(fields: dict[str, str]) -> None:
+        try:
+            register(metadata, run=task.run, step=task.step, task=task.task, attempt=task.retry, fields=fields)
+        except Exception as error:  # noqa: BLE001 - whatever a metadata service raises
+            sys.stderr.write(f"Metadata of this task could not be registered ({error}): {', '.join(fields)}.\n")
+
+    return note
 
 
 def _serve(
