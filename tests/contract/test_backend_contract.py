@@ -30,6 +30,8 @@ from gangline.rundir.layout import LaunchDir, RunDir
 from gangline.testing import FakeBackend, FakeCluster, FakeElsewhere, make_capacity, make_gang
 
 DEADLINE_S = 20.0
+ENDING_S = 5.0
+"""A process that has been ended may be seen for a moment."""
 AGENT = '''
 """A stand-in for the agent: takes the lock of its node, starts one rank, ends it on SIGTERM."""
 import fcntl, os, signal, subprocess, sys, time
@@ -222,7 +224,7 @@ def ray(tmp_path: Path) -> Iterator[RayHarness]:
 
 def without_rest(harness: LocalHarness, tmp_path: Path) -> Iterator[LocalHarness]:
     yield harness
-    left = of_folder(tmp_path)
+    _, left = psutil.wait_procs(of_folder(tmp_path), timeout=ENDING_S)
     for process in left:
         process.kill()
     psutil.wait_procs(left, timeout=DEADLINE_S)
