@@ -46,7 +46,7 @@ class RayCluster:
         (client,) = _free_ports(1)
         ports = ["--port", self.gcs, "--dashboard-port", self.dashboard, "--ray-client-server-port", client]
         self.head = self._ray("head", "--head", *map(str, ports), "--temp-dir", str(self.folder), "--num-cpus", "0")
-        wait_for(self.session, "the head's Jobs API")
+        wait_for(lambda: self.session() and self.count() == 1, "the head's Jobs API, and the head in it")
         for _ in range(nodes):  # one after another: several at once are too much for a busy machine
             self.add_one(cpus=cpus)
         return self

@@ -25,6 +25,7 @@ __all__ = [
     "decorate_line",
     "end_hooks",
     "explain_caught",
+    "foreach_depth",
     "local_sysroot",
     "log_store",
     "mute_decorator",
@@ -66,6 +67,21 @@ def attributes_of(step: Any, name: str) -> Mapping[str, Any]:
     """The attributes of a decorator of a step; {} where the step has none of that name."""
     found = named_decorator(step, name)
     return {} if found is None else found.attributes
+
+
+def foreach_depth(flow: Any, step: str) -> int | None:
+    """How many foreaches a step lies in; None: it may be run again and again, as a switch can have it."""
+    graph = flow._graph  # noqa: SLF001 - the only place that it has
+    ahead: list[str] = list(graph[step].out_funcs)
+    seen: set[str] = set()
+    while ahead:
+        name = ahead.pop()
+        if name == step:
+            return None
+        if name not in seen:
+            seen.add(name)
+            ahead += graph[name].out_funcs
+    return [graph[parent].type for parent in graph[step].split_parents].count("foreach")
 
 
 def step_params() -> list[Any]:

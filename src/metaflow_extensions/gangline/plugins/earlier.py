@@ -18,6 +18,10 @@ __all__ = ["Earlier", "find_earlier"]
 
 _ENDING_S = 600.0
 _MOST = 50
+_NOT_TOLD_APART = (
+    "Gangs of this step were started in run {run}, and it cannot be told which of them was of this very task: "
+    "nothing of theirs is taken or stopped, and it starts anew. `start_from` of @gang names a checkpoint to begin with."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +39,24 @@ class Earlier:
         return replace(task, begun=self.begun)
 
 
-def find_earlier(client: Client, task: GangTask, *, clone: str | None, wants_checkpoint: bool) -> Earlier:
+def find_earlier(
+    client: Client, task: GangTask, *, clone: str | None, wants_checkpoint: bool, depth: int | None = 0
+) -> Earlier:
     """Look for runs of earlier attempts, end those that still live, and find the newest checkpoint.
 
     Args:
         clone: the flow's run that is being resumed.
+        depth: how many foreaches the step lies in; None: it may be run again and again.
     """
     if task.retry == 0 and clone is None:
         return Earlier()
-    runs = _runs(client, task, clone)
+    runs = _own(client, task)
     words = []
+    if clone is not None and (theirs := _of_step(client, task, clone)):
+        if _is_told_apart(task, depth):
+            runs += theirs
+        else:
+            words.append(_NOT_TOLD_APART.format(run=clone))
     for run in runs:
         if run["phase"] not in ENDED:
             words.append(f"Run {run['id']} of an earlier attempt is still there, and is stopped first.")
@@ -56,20 +68,28 @@ def find_earlier(client: Client, task: GangTask, *, clone: str | None, wants_che
         near = (run["id"] for run in runs if run["pool"] == task.pool)
         saved = next((run for run in near if any(one["latest"] for one in client.checkpoints(run))), None)
         start_from = None if saved is None else f"{saved}:latest"
+        far = sorted({run["pool"] for run in runs} - {task.pool})
+        if saved is None and far:
+            words.append(f"What was saved on pool {', '.join(far)} cannot be read on pool {task.pool}: it starts anew.")
     if start_from is not None:
         words.append(f"It goes on from the newest checkpoint of run {saved}, of an earlier attempt.")
     return Earlier(begun=begun, start_from=start_from, words=words)
 
 
-def _runs(client: Client, task: GangTask, clone: str | None) -> list[RunSummary]:
-    """Newest first."""
+def _own(client: Client, task: GangTask) -> list[RunSummary]:
+    """Of this task, newest first."""
     mine = client.list_runs(labels=[f"{LABEL}.task={task.pathspec}"], limit=_MOST)
-    found = [run for run in mine if run["labels"].get(f"{LABEL}.attempt") != str(task.retry)]
-    if clone is not None:
-        told = {"flow": task.flow, "run": clone, "step": task.step}
-        if task.split is not None:
-            told["split"] = str(task.split)
-        theirs = client.list_runs(labels=[f"{LABEL}.{name}={value}" for name, value in told.items()], limit=_MOST)
-        if len({run["labels"].get(f"{LABEL}.task") for run in theirs}) == 1:  # else several tasks, as in nested foreach
-            found += theirs
-    return found
+    return [run for run in mine if run["labels"].get(f"{LABEL}.attempt") != str(task.retry)]
+
+
+def _of_step(client: Client, task: GangTask, clone: str) -> list[RunSummary]:
+    """Of the step, and of the same part of a foreach, in the flow's run that is being resumed; newest first."""
+    told = {"flow": task.flow, "run": clone, "step": task.step}
+    if task.split is not None:
+        told["split"] = str(task.split)
+    return client.list_runs(labels=[f"{LABEL}.{name}={value}" for name, value in told.items()], limit=_MOST)
+
+
+def _is_told_apart(task: GangTask, depth: int | None) -> bool:
+    """Whether the labels of a run can be those of this task alone: Metaflow numbers the first step of a foreach."""
+    return depth == 0 or (depth == 1 and task.split is not None)
