@@ -17,7 +17,10 @@ from metaflow_extensions.gangline.plugins.task import GangTask
 class StubClient:
     """One gang of the flow's run 1, which has a checkpoint, and may live."""
 
-    def __init__(self, *, split: int | None = None, phase: str = "failed", pool: str = "local") -> None:
+    def __init__(
+        self, *, split: int | None = None, phase: str = "failed", pool: str = "local", has_saved: bool = True
+    ) -> None:
+        self._has_saved = has_saved
         labels = {"flow": "F", "run": "1", "step": "train", "task": "F/1/train/7", "attempt": "0"}
         labels |= {} if split is None else {"split": str(split)}
         self._labels = {f"metaflow.{name}": value for name, value in labels.items()}
@@ -38,7 +41,7 @@ class StubClient:
         return self._run
 
     def checkpoints(self, run: str) -> list[dict[str, Any]]:  # noqa: ARG002
-        return [{"latest": True}]
+        return [{"latest": True}] if self._has_saved else []
 
 
 def resumed(client: StubClient, *, split: int | None, depth: int | None) -> Any:
@@ -76,6 +79,11 @@ def test_a_checkpoint_that_another_pool_has_is_told_of() -> None:
     assert found.words == ["What was saved on pool a100 cannot be read on pool local: it starts anew."]
 
 
+def test_nothing_is_said_of_another_pool_where_nothing_was_saved() -> None:
+    found = resumed(StubClient(pool="a100", has_saved=False), split=None, depth=0)
+    assert (found.start_from, list(found.words)) == (None, [])
+
+
 def node(kind: str, *out: str, parents: tuple[str, ...] = ()) -> SimpleNamespace:
     return SimpleNamespace(type=kind, out_funcs=list(out), split_parents=list(parents))
 
@@ -89,5 +97,6 @@ def test_foreaches_around_a_step_are_counted_and_loops_seen() -> None:
         "again": node("split-switch", "again", "end", parents=("start",)),
         "end": node("end"),
     }
+    graph["join"] = node("join", "end", parents=("start", "fan"))
     flow = SimpleNamespace(_graph=graph)
-    assert [foreach_depth(flow, step) for step in ("start", "train", "again")] == [0, 1, None]
+    assert [foreach_depth(flow, step) for step in ("start", "train", "join", "again")] == [0, 1, 0, None]

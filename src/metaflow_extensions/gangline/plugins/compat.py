@@ -81,7 +81,10 @@ def foreach_depth(flow: Any, step: str) -> int | None:
         if name not in seen:
             seen.add(name)
             ahead += graph[name].out_funcs
-    return [graph[parent].type for parent in graph[step].split_parents].count("foreach")
+    parents = graph[step].split_parents
+    if graph[step].type == "join":
+        parents = parents[:-1]  # the split that it closes is still listed
+    return [graph[parent].type for parent in parents].count("foreach")
 
 
 def step_params() -> list[Any]:

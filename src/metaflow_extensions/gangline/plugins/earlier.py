@@ -65,15 +65,21 @@ def find_earlier(
     begun = sum(len(client.run(run["id"])["attempts"]) for run in runs)
     start_from = None
     if wants_checkpoint:
-        near = (run["id"] for run in runs if run["pool"] == task.pool)
-        saved = next((run for run in near if any(one["latest"] for one in client.checkpoints(run))), None)
-        start_from = None if saved is None else f"{saved}:latest"
-        far = sorted({run["pool"] for run in runs} - {task.pool})
-        if saved is None and far:
-            words.append(f"What was saved on pool {', '.join(far)} cannot be read on pool {task.pool}: it starts anew.")
-    if start_from is not None:
-        words.append(f"It goes on from the newest checkpoint of run {saved}, of an earlier attempt.")
+        start_from, told = _choose_checkpoint(client, task, runs)
+        words += told
     return Earlier(begun=begun, start_from=start_from, words=words)
+
+
+def _choose_checkpoint(client: Client, task: GangTask, runs: Sequence[RunSummary]) -> tuple[str | None, list[str]]:
+    """The newest checkpoint that the pool of this attempt can read, and what to say."""
+    saved = [run for run in runs if any(one["latest"] for one in client.checkpoints(run["id"]))]
+    near = next((run["id"] for run in saved if run["pool"] == task.pool), None)
+    if near is not None:
+        return f"{near}:latest", [f"It goes on from the newest checkpoint of run {near}, of an earlier attempt."]
+    if not saved:
+        return None, []
+    far = ", ".join(sorted({run["pool"] for run in saved}))
+    return None, [f"What was saved on pool {far} cannot be read on pool {task.pool}: it starts anew."]
 
 
 def _own(client: Client, task: GangTask) -> list[RunSummary]:
