@@ -19,7 +19,8 @@ def printed(text: str, cuts: list[int], *, labelled: bool) -> str:
     found: list[str] = []
     printer = LogPrinter(found.append, (lambda rank: f"{rank}|") if labelled else None)
     for start, end in pairwise([0, *sorted(cuts), len(text) + 60]):
-        piece = {"rank": 7, "text": text[start:end], "complete": False}
+        place = {"size": len(text), "next_offset": min(end, len(text))}
+        piece = {"rank": 7, "text": text[start:end], "complete": False, **place}
         printer.feed(piece)  # type: ignore[arg-type]
     printer.finish()
     return "".join(found)

@@ -53,7 +53,7 @@ ENTRIES = {
     "compare": _entry("compare", _SEE, "Compare runs: spec, code, environment, metrics, and how they went."),
     "logs": _entry("logs", _SEE, "Print what the ranks wrote."),
     "watch": _entry("watch", _SEE, "Watch a run live."),
-    "shell": _entry("shell", _SEE, "Open a shell where a rank of a run runs."),
+    "shell": _entry("shell", _SEE, "Open a shell where a rank of a run runs, or run a command there."),
     "stacks": _entry("stacks", _SEE, "Show where the ranks of a run are: who waits for whom."),
     "metrics": _entry("metrics", _SEE, "Show what the training code logged, as numbers or a plot."),
     "checkpoints": _entry("checkpoints", _SEE, "List the checkpoints of a run."),
