@@ -77,12 +77,11 @@ class Admission:
             InvalidRequest: what is wrong, and what would be right.
             NotFound: the snapshot was not uploaded.
         """
-        asked, spec = spec, self.check_again(spec)
+        spec, doubt = self._complete(spec)
         warning = None
         if not dry or spec.snapshot is not None:
             manifest, warning = self._check_code(spec, manifest)
         spec, doubts = check_on_site(spec, self.sites.of(spec.pool), client)
-        doubt = doubt_gpus(asked, self._backends[asked.pool].capacity())
         return Admitted(spec=spec, manifest=manifest, warnings=tuple(filter(None, (warning, doubt, *doubts))))
 
     def check_again(self, spec: RunSpec) -> RunSpec:
@@ -91,17 +90,21 @@ class Admission:
         Raises:
             InvalidRequest: what is wrong, and what would be right.
         """
+        return self._complete(spec)[0]
+
+    def _complete(self, spec: RunSpec) -> tuple[RunSpec, str | None]:
+        """As `check_again`, and what there is to warn of."""
         backend = self._backends.get(spec.pool)
         offered = [name for name, one in self._backends.items() if one.state().status is not PoolStatus.REMOVED]
         if backend is None or spec.pool not in offered:
             raise SpecInvalid(f"There is no pool `{spec.pool}`", fix=nearest(spec.pool, offered))
         check_spec(spec)
         capacity = backend.capacity()
-        spec = complete_spec(spec, capacity)
+        doubt, spec = doubt_gpus(spec, capacity), complete_spec(spec, capacity)
         check_spec(spec)
         is_open = Capability.OWN_QUEUE in backend.capabilities
         check_feasible(capacity, demand_of(spec), pool=spec.pool, zero_is_unknown=is_open)
-        return spec
+        return spec, doubt
 
     def check_python(self, spec: RunSpec, run_id: str) -> None:
         """Refuse to go on with a run whose interpreter is gone.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from gangline.agent import bundle
+from gangline.backends.asking import Asked
 from gangline.backends.ray.api import Job, JobsApi, RayNode
 from gangline.backends.ray.doctor import examine
 from gangline.backends.ray.record import Note, read_note, read_state, write_note
@@ -34,7 +35,6 @@ from gangline.rundir.layout import LaunchDir, RunDir
 __all__ = ["RayBackend", "open_ray"]
 
 _HANDLE_VERSION = 1
-_COUNTED_FOR_S = 30.0
 _MOST = 1_000_000
 _MANY_BYTES = 1 << 60
 
@@ -68,7 +68,7 @@ class RayBackend:
         self._monotonic = monotonic
         self._identity = home_identity(home)
         self._submitted: dict[str, float] = {}
-        self._nodes: tuple[float, Sequence[RayNode] | None] = (float("-inf"), None)
+        self._nodes = Asked(self._ask_nodes, name="gangline-ray-nodes", monotonic=monotonic)
         self.site = RaySite(pool)
         self.ahead = None
 
@@ -99,8 +99,8 @@ class RayBackend:
         self._api.close()
 
     def capacity(self) -> PoolCapacity:
-        """What the cluster has, asked at most every half a minute; where it does not say, it has the word itself."""
-        nodes = self._living()
+        """What the cluster has, as it said last; where it does not say, it has the word itself."""
+        nodes = self._nodes.answer()
         if not nodes or self.pool.max_nodes:
             devices = tuple(str(number) for number in range(_MOST // 10))
             most = self.pool.max_nodes or _MOST
@@ -227,13 +227,11 @@ class RayBackend:
         with suppress(BackendError):  # who asked for it asks again
             self._api.stop(handle.data["submission_id"])
 
-    def _living(self) -> Sequence[RayNode] | None:
-        at, nodes = self._nodes
-        if self._monotonic() - at > _COUNTED_FOR_S:
-            with suppress(BackendError):
-                nodes = self._api.nodes()
-            self._nodes = (self._monotonic(), nodes)
-        return nodes
+    def _ask_nodes(self) -> Sequence[RayNode] | None:
+        try:
+            return self._api.nodes()
+        except BackendError:
+            return None
 
     def _stand(self, job: Job, expected: Mapping[tuple[str, int], Handle | None]) -> PoolJob | None:
         ours = parse_id(job.submission_id)

@@ -20,7 +20,7 @@ from gangline.agent import bundle
 from gangline.backends.slurm.ahead import AWAIT_S, SlurmAhead, let_settle
 from gangline.backends.slurm.capacity import decide_capacity, decide_cpus, decide_parts, in_partitions
 from gangline.backends.slurm.caretaker import Caretaker
-from gangline.backends.slurm.census import Census
+from gangline.backends.slurm.census import take_census
 from gangline.backends.slurm.doctor import examine
 from gangline.backends.slurm.fitting import OVERRIDES, explain_partition, find_misfit
 from gangline.backends.slurm.gate import Gate
@@ -112,7 +112,7 @@ class SlurmBackend:
         self._identity = home_identity(home)
         self._agent: str | None = None
         self._python: str | None = None
-        self._census = Census(pool, link)
+        self._census = take_census(pool, link)
         self._gate = Gate(pool, link, home=self._identity, wall=wall)
         self._probed_until = 0.0
         self.site = SlurmSite(pool, link)
@@ -149,7 +149,7 @@ class SlurmBackend:
         self._on_close()
 
     def capacity(self) -> PoolCapacity:
-        kinds = self._census.kinds()
+        kinds = self._census.answer() or ()
         parts = decide_parts(self.pool, kinds) if self._census.is_fresh() else ()
         return replace(decide_capacity(self.pool, kinds), parts=parts)
 
@@ -189,7 +189,7 @@ class SlurmBackend:
         """See `ports.Backend.check`: Slurm looks at the script without taking it. Waits for no connection to open."""
         if self._link.state().status is not PoolStatus.READY:
             return ""
-        kinds, options = self._census.kinds(), launch.gang.slurm
+        kinds, options = self._census.answer() or (), launch.gang.slurm
         try:
             ran = self._link.run(("sbatch", "--test-only"), stdin=_script_of(launch).encode(), timeout_s=_TEST_S)
             misfit = find_misfit(launch.gang, options, kinds, self.pool)
@@ -307,7 +307,7 @@ class SlurmBackend:
         return merge(self.pool.defaults, gang.slurm)
 
     def _terms(self, gang: GangSpec, options: SlurmOptions) -> JobTerms:
-        known = self._census.kinds()
+        known = self._census.answer() or ()
         kinds = in_partitions(known, options.partition) or known
         cpus = decide_cpus(self.pool, kinds, gpus=gang.gpus_per_node, ranks=gang.procs_per_node)
         return JobTerms(
