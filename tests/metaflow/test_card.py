@@ -121,11 +121,3 @@ def test_what_metaflow_lists_of_the_task(flows: Flows) -> None:
     code, output = flows.run("carded", "card", "list", "start")
     assert code == 0, output
     assert "gangline.run" in output
-
-
-def test_each_metric_has_its_place() -> None:
-    pytest.importorskip("metaflow")
-    from metaflow_extensions.gangline.plugins.cardpage import choose_metrics  # noqa: PLC0415
-
-    assert choose_metrics(["lr", "x_per_s", "val_loss", "loss"]) == ["loss", "val_loss", "x_per_s", "lr"]
-    assert len(choose_metrics([f"m{number}" for number in range(20)])) == 6

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.importorskip("moto")
 from tests.metaflow.containers import Argo, Container, StepFunctions
 from tests.metaflow.flowruns import children
 

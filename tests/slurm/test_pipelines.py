@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-
-pytest.importorskip("moto")
 from tests.metaflow.containers import Argo, Cloud, Deployer, Machines, free_port
 from tests.slurm.cluster import inside
 from tests.slurm.files import HEAD, address

@@ -19,30 +19,16 @@ from gangline.agent.environ import AttemptTerms, render_rank_environment
 from gangline.agent.inject import render_beside
 from gangline.agent.launchspec import LaunchSpec, Shape, load_launch
 from gangline.domain.errors import Conflict, GanglineError, InvalidRequest
+from gangline.domain.role import leave_out_role
 from gangline.rundir.files import read_json
 from gangline.rundir.journal import read_journal
 from gangline.rundir.layout import AttemptDir, RunDir
 
-__all__ = ["Beside", "find_beside", "leave_out_role", "run_shell"]
+__all__ = ["Beside", "find_beside", "run_shell"]
 
 _USAGE = "shell RUN_DIR --launch N --node I --rank R [-- COMMAND …]"
 _SHELL = ("bash", "--noprofile", "--norc", "-i")
 """Start-up files would change what the rank's set-up has made: another environment's programs come first then."""
-_OF_THE_ROLE = frozenset(
-    {
-        "GANGLINE_CHECKPOINT_DIR",
-        "GANGLINE_LAUNCH",
-        "GANGLINE_RESUME",
-        "JAX_COORDINATOR_ADDRESS",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "RAY_ADDRESS",
-        "RAY_AUTH_TOKEN",
-        "TF_CONFIG",
-        "TORCHELASTIC_ERROR_FILE",
-    }
-)
-_RECORDS = "TORCH_NCCL_"
 _OF_THE_TERMINAL = ("TERM", "COLORTERM")
 _NOT_FOUND, _NOT_RUN = 127, 126
 
@@ -105,20 +91,11 @@ def find_beside(run: RunDir, *, launch: int, node: int, rank: int) -> Beside:
     else:
         env = render_rank_environment(spec, terms, rank, base=base, run_dir=run_dir, node_cpus=cpus)
         folder = workdir
-    env, injected = leave_out_role(env), run.launch(launch).path / "injected"
+    # With GANGLINE_SHELL, `gangline.log` writes nothing among the run's own numbers.
+    env, injected = {**leave_out_role(env), "GANGLINE_SHELL": "1"}, run.launch(launch).path / "injected"
     if injected.is_dir():
         env = render_beside(env, folder=injected)
     return Beside(run_name=spec.run_name, rank=rank, folder=folder, env=env)
-
-
-def leave_out_role(env: Mapping[str, str]) -> dict[str, str]:
-    """A rank's variables without those by which a program would take the rank's place in its gang. Pure.
-
-    With `GANGLINE_SHELL`, `gangline.log` writes nothing among the run's own numbers; without `GANGLINE_LAUNCH` no
-    agent takes what was left running for one of its own.
-    """
-    found = {name: value for name, value in env.items() if name not in _OF_THE_ROLE and not name.startswith(_RECORDS)}
-    return {**found, "GANGLINE_SHELL": "1"}
 
 
 def _parse(arguments: Sequence[str]) -> _Asked:

@@ -18,23 +18,12 @@ from gangline.cli.options import Whole, run_argument
 from gangline.cli.terminal import say
 from gangline.domain.errors import Conflict, InvalidRequest
 from gangline.domain.naming import LOCAL
+from gangline.domain.role import leave_out_role
 from gangline.wire.views import AttemptView, NodeView, RankView, RunDetail
 
-__all__ = ["command", "leave_out_role", "render_numbers"]
+__all__ = ["command", "leave_out_agent", "render_numbers"]
 
-_OF_THE_ROLE = frozenset(
-    {
-        "GANGLINE_INJECTED",
-        "GANGLINE_RUN_DIR",
-        "GANGLINE_CHECKPOINT_DIR",
-        "GANGLINE_RESUME",
-        "TORCHELASTIC_ERROR_FILE",
-        "MASTER_ADDR",
-        "MASTER_PORT",
-        "TF_CONFIG",
-    }
-)
-_RECORDS = "TORCH_NCCL_"
+_OF_THE_AGENT = frozenset({"GANGLINE_INJECTED", "GANGLINE_RUN_DIR"})
 _NOT_FOUND, _NOT_RUN, _OF_SIGNAL = 127, 126, 128
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -168,16 +157,16 @@ def _environment_of(rank: RankView, numbers: Mapping[str, str]) -> Mapping[str, 
             f"The environment of rank {rank['rank']} cannot be read", why=error.strerror or str(error)
         ) from error
     pairs = (os.fsdecode(item).partition("=") for item in raw.split(b"\0") if item)
-    found = leave_out_role({name: value for name, _, value in pairs})
+    found = leave_out_agent({name: value for name, _, value in pairs})
     return {**found, **numbers, "TERM": os.environ.get("TERM", "dumb")}
 
 
-def leave_out_role(env: Mapping[str, str]) -> dict[str, str]:
+def leave_out_agent(env: Mapping[str, str]) -> dict[str, str]:
     """A rank's variables without those by which a program would do as if it were that rank. Pure.
 
     Python would set itself up as the agent told it to, and `gangline.log` write among the run's own numbers.
     """
-    found = {name: value for name, value in env.items() if name not in _OF_THE_ROLE and not name.startswith(_RECORDS)}
+    found = {name: value for name, value in leave_out_role(env).items() if name not in _OF_THE_AGENT}
     if (told := env.get("GANGLINE_INJECTED")) is not None:  # the agent's own folder is the first
         rest = env.get("PYTHONPATH", "").partition(os.pathsep)[2]
         found.pop("PYTHONPATH", None)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gangline.agent.inject import write_injected
-from gangline.agent.rankshell import find_beside, leave_out_role, run_shell
+from gangline.agent.rankshell import find_beside, run_shell
 from gangline.control.launchfile import LaunchTerms, render_launch_text
 from gangline.domain.errors import Conflict, InvalidRequest
 from gangline.domain.spec import Environment, Resources
@@ -92,7 +92,7 @@ def test_a_program_in_it_does_not_take_the_ranks_place(scene: Scene) -> None:
     absent = {"MASTER_ADDR", "MASTER_PORT", "GANGLINE_LAUNCH", "GANGLINE_CHECKPOINT_DIR", "TORCHELASTIC_ERROR_FILE"}
     assert absent.isdisjoint(beside.env)
     assert parse_context(beside.env).run_dir is None, "nothing is written among the run's own numbers"
-    assert leave_out_role({"TORCH_NCCL_DUMP_ON_TIMEOUT": "1", "LR": "1"}) == {"LR": "1", "GANGLINE_SHELL": "1"}
+    assert beside.env["GANGLINE_SHELL"] == "1"
 
 
 def test_python_in_it_finds_gangline_as_the_rank_does(scene: Scene) -> None:

@@ -6,7 +6,7 @@ import os
 import shlex
 from typing import Any
 
-from gangline.cli.shell import leave_out_role, render_numbers
+from gangline.cli.shell import leave_out_agent, render_numbers
 
 FAR = {
     "job": "12",
@@ -83,11 +83,11 @@ def test_a_program_in_the_shell_does_not_pose_as_the_rank():
         "TORCHELASTIC_ERROR_FILE": "/e",
         "MASTER_PORT": "1",
     }
-    assert leave_out_role({**of_the_agent, "PYTHONPATH": "/injected", "LR": "1"}) == {"LR": "1"}
-    assert leave_out_role({**of_the_agent, "PYTHONPATH": "/injected:/mine:/too"}) == {"PYTHONPATH": "/mine:/too"}
+    assert leave_out_agent({**of_the_agent, "PYTHONPATH": "/injected", "LR": "1"}) == {"LR": "1"}
+    assert leave_out_agent({**of_the_agent, "PYTHONPATH": "/injected:/mine:/too"}) == {"PYTHONPATH": "/mine:/too"}
     empty = {"GANGLINE_INJECTED": told.replace("pythonpath=", "pythonpath=empty"), "PYTHONPATH": "/injected"}
-    assert leave_out_role(empty) == {"PYTHONPATH": ""}
-    assert leave_out_role({"PYTHONPATH": "/mine"}) == {"PYTHONPATH": "/mine"}
+    assert leave_out_agent(empty) == {"PYTHONPATH": ""}
+    assert leave_out_agent({"PYTHONPATH": "/mine"}) == {"PYTHONPATH": "/mine"}
 
 
 def test_the_shell_knows_the_numbers_of_its_rank(make: Any, client: Any):

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("metaflow")
-
 from metaflow_extensions.gangline.plugins.compat import foreach_depth
 from metaflow_extensions.gangline.plugins.earlier import find_earlier
 from metaflow_extensions.gangline.plugins.task import GangTask

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 pytestmark = pytest.mark.metaflow
-pytest.importorskip("metaflow")
 
 from pathlib import Path  # noqa: E402
 

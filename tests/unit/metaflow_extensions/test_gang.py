@@ -6,7 +6,6 @@ import sys
 import pytest
 
 pytestmark = pytest.mark.metaflow
-pytest.importorskip("metaflow")
 
 from gangline.testing.commands import make_detail, make_summary  # noqa: E402
 from metaflow_extensions.gangline.plugins.outcome import describe_end  # noqa: E402

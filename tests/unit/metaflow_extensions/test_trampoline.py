@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-pytest.importorskip("metaflow")
-
 from metaflow_extensions.gangline.plugins import trampoline
 from metaflow_extensions.gangline.plugins.compat import log_store
 from metaflow_extensions.gangline.plugins.task import GangTask
