@@ -61,7 +61,7 @@ def command(ctx: click.Context, *, as_json: bool) -> None:
     echo_lines(render_trouble(pools, terminal))
     echo_lines([visible(text) for pool in pools for text in pool["warnings"]])
     if file["fault"]:
-        say(f"{visible(file['path'])}: {visible(file['fault'])}", err=True)
+        say(visible(file["fault"]), err=True)
 
 
 for _sub in COMMANDS:

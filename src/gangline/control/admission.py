@@ -15,8 +15,9 @@ from typing import Any
 from gangline.control.records import untouched, write_record
 from gangline.control.sites import Sites, check_on_site
 from gangline.control.specs import demand_of
+from gangline.control.unserved import FaultOf, make_unserved, warn_of_fault
 from gangline.domain.check import check_entry, check_spec, complete_spec, doubt_gpus
-from gangline.domain.errors import BackendError, SnapshotRefused, SpecInvalid, nearest
+from gangline.domain.errors import BackendError, SnapshotRefused, SpecInvalid
 from gangline.domain.gang import Capability
 from gangline.domain.naming import run_id_from
 from gangline.domain.pool import PoolStatus
@@ -57,8 +58,17 @@ class Origin:
 class Admission:
     """Lets runs into the queue. Safe for threads."""
 
-    def __init__(self, *, store: Store, backends: Mapping[str, Backend], home: Home, clock: Clock) -> None:
+    def __init__(
+        self,
+        *,
+        store: Store,
+        backends: Mapping[str, Backend],
+        home: Home,
+        clock: Clock,
+        fault_of: FaultOf = lambda _: None,
+    ) -> None:
         self._store = store
+        self._fault_of = fault_of
         self._backends = backends
         self._home = home
         self._clock = clock
@@ -78,11 +88,12 @@ class Admission:
             NotFound: the snapshot was not uploaded.
         """
         spec, doubt = self._complete(spec)
+        stale = warn_of_fault(spec.pool, self._fault_of(spec.pool))
         warning = None
         if not dry or spec.snapshot is not None:
             manifest, warning = self._check_code(spec, manifest)
         spec, doubts = check_on_site(spec, self.sites.of(spec.pool), client)
-        return Admitted(spec=spec, manifest=manifest, warnings=tuple(filter(None, (warning, doubt, *doubts))))
+        return Admitted(spec=spec, manifest=manifest, warnings=tuple(filter(None, (stale, warning, doubt, *doubts))))
 
     def check_again(self, spec: RunSpec) -> RunSpec:
         """The spec, complete; every check that looks at nothing but the spec and its pool.
@@ -97,7 +108,7 @@ class Admission:
         backend = self._backends.get(spec.pool)
         offered = [name for name, one in self._backends.items() if one.state().status is not PoolStatus.REMOVED]
         if backend is None or spec.pool not in offered:
-            raise SpecInvalid(f"There is no pool `{spec.pool}`", fix=nearest(spec.pool, offered))
+            raise make_unserved(SpecInvalid, spec.pool, offered, self._fault_of(spec.pool))
         check_spec(spec)
         capacity = backend.capacity()
         doubt, spec = doubt_gpus(spec, capacity), complete_spec(spec, capacity)

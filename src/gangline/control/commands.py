@@ -27,6 +27,7 @@ from gangline.control.reporting import Reporter, ReportFile
 from gangline.control.requests import ask_stop, renew_lease
 from gangline.control.specs import Specs
 from gangline.control.system import system_views
+from gangline.control.unserved import FaultOf
 from gangline.control.views import (
     attempt_view,
     bucket_view,
@@ -93,6 +94,7 @@ class Commands:
         clock: Clock,
         poke: Callable[[], None],
         health: HealthPolicy | None = None,
+        fault_of: FaultOf = lambda _: None,
     ) -> None:
         self._store = store
         self._backends = backends
@@ -100,8 +102,8 @@ class Commands:
         self._clock = clock
         self._poke = poke
         self._specs = Specs(store)
-        self._book = NodeBook(store=store, backends=backends, clock=clock, policy=health)
-        self._admission = Admission(store=store, backends=backends, home=home, clock=clock)
+        self._book = NodeBook(store=store, backends=backends, clock=clock, policy=health, fault_of=fault_of)
+        self._admission = Admission(store=store, backends=backends, home=home, clock=clock, fault_of=fault_of)
         self._reporter = Reporter(
             home=home,
             clock=clock,

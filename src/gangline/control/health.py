@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from gangline.control.losing import AT_FAULT
-from gangline.domain.errors import NotFound, nearest
+from gangline.control.unserved import FaultOf, make_unserved
+from gangline.domain.errors import NotFound
 from gangline.domain.phase import Reason
 from gangline.ports import Backend, Clock
 from gangline.queue.health import (
@@ -104,12 +105,19 @@ class NodeBook:
     """The machines of all pools as they stand now. Safe for threads."""
 
     def __init__(
-        self, *, store: Store, backends: Mapping[str, Backend], clock: Clock, policy: HealthPolicy | None = None
+        self,
+        *,
+        store: Store,
+        backends: Mapping[str, Backend],
+        clock: Clock,
+        policy: HealthPolicy | None = None,
+        fault_of: FaultOf = lambda _: None,
     ) -> None:
         self._store = store
         self._backends = backends
         self._clock = clock
         self._policy = policy or HealthPolicy()
+        self._fault_of = fault_of
 
     def judge(self, pool: str) -> list[NodeHealth]:
         """Every machine that is known by name, the worst first."""
@@ -160,9 +168,9 @@ class NodeBook:
         return marked
 
     def check_pool(self, pool: str) -> None:
-        """Raise NotFound, with the pools that there are, unless `pool` is one."""
+        """Raise NotFound, with the pools that there are or what is wrong with their file, unless `pool` is one."""
         if pool not in self._backends:
-            raise NotFound(f"There is no pool `{pool}`", fix=nearest(pool, self._backends))
+            raise make_unserved(NotFound, pool, self._backends, self._fault_of(pool))
 
 
 def node_views(pool: str, judged: list[NodeHealth]) -> list[NodeHealthView]:

@@ -20,7 +20,7 @@ from gangline.domain.pool import Pool, PoolState, PoolStatus
 from gangline.ports import Backend
 from gangline.rundir.files import Unreadable, read_json, write_text
 from gangline.rundir.home import Home
-from gangline.wire.pools import backend_of, pool_from_mapping, pool_to_mapping, pools_from_yaml
+from gangline.wire.pools import backend_of, pool_from_mapping, pool_to_mapping, read_pools
 
 __all__ = ["Backends", "find_factories"]
 
@@ -40,7 +40,8 @@ def find_factories() -> dict[str, Callable[[], Factory]]:
 class Backends(Mapping[str, Backend]):
     """Backends by the names of their pools; a live mapping. Safe for threads.
 
-    A file that cannot be understood changes nothing but `fault`. A pool that is taken out of it while it has runs
+    A file that cannot be understood changes nothing but `fault`, and a pool that it describes wrongly stays as it was,
+    if there was one; the others follow the file. A pool that is taken out of it while it has runs
     serves them until they are over, also over a restart of the server: `pools.known.json` keeps what it is.
 
     Args:
@@ -71,13 +72,19 @@ class Backends(Mapping[str, Backend]):
         """What an earlier server had, and was not asked yet whether it still has runs."""
         self._mark: object = None
         self._look_at = float("-inf")
-        self._file_fault = ""
-        self._faults: dict[str, str] = {}
+        self._file_fault: SpecInvalid | None = None
+        """What is wrong with the file as such."""
+        self._file_faults: Mapping[str, SpecInvalid] = {}
+        """What is wrong with what it says of a pool."""
+        self._faults: dict[str, GanglineError] = {}
+        """Why a pool is not served as the file has it, although the file is right."""
         self._begin()
 
     # mapping
 
     def __getitem__(self, name: str) -> Backend:
+        if name not in self._now():
+            self.refresh()  # somebody has just written the file, perhaps
         return self._now()[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -96,7 +103,18 @@ class Backends(Mapping[str, Backend]):
     def fault(self) -> str:
         """What is wrong with the file or with pools of it; "" where nothing is."""
         with self._lock:
-            return " ".join(filter(None, [self._file_fault, *self._faults.values()]))
+            found = [f"{self._file_fault} The pools stay as they were."] if self._file_fault else []
+            found += [self._tell(name, fault) for name, fault in self._file_faults.items()]
+            return " ".join([*found, *map(str, self._faults.values())])
+
+    def _tell(self, name: str, fault: SpecInvalid) -> str:
+        return f"{fault} Pool `{name}` " + ("stays as it was." if name in self._served else "is not served.")
+
+    def fault_of(self, name: str) -> GanglineError | None:
+        """Why a pool is not there, or not as the file has it, as far as the file is to blame."""
+        self._now()
+        with self._lock:
+            return self._faults.get(name) or self._file_faults.get(name) or self._file_fault
 
     def pool(self, name: str) -> Pool | None:
         """What a pool was made from; None for `local` and what there is not."""
@@ -159,11 +177,16 @@ class Backends(Mapping[str, Backend]):
             return False
         self._mark = mark
         try:
-            self._wanted, self._file_fault = pools_from_yaml(self._home.pools), ""
+            found = read_pools(self._home.pools)
         except SpecInvalid as error:
-            self._file_fault = f"{error} The pools stay as they were."
-            _log.error("%s is not understood: %s", self._home.pools, self._file_fault)
+            self._file_fault, self._file_faults = error, {}
+            _log.error("%s is not understood, all stays as it was: %s", self._home.pools, error)
             return False
+        for name, fault in found.faults.items():
+            _log.error("what %s says of pool %s is not understood: %s", self._home.pools, name, fault)
+        before = {**self._left, **self._pools}
+        stay = {name: before[name] for name in found.faults if name in before}
+        self._wanted, self._file_fault, self._file_faults = {**found.pools, **stay}, None, found.faults
         return True
 
     def _is_unsettled(self) -> bool:
@@ -229,7 +252,7 @@ class Backends(Mapping[str, Backend]):
             made = load()(self._home, pool)
         except Exception as error:  # noqa: BLE001 - recorded, and told of
             _log.exception("pool %s cannot be used", pool.name)
-            self._faults[pool.name] = f"Pool `{pool.name}` cannot be used: {error}"
+            self._faults[pool.name] = GanglineError(f"Pool `{pool.name}` cannot be used: {error}")
             self._failed[pool.name] = pool
             return None
         _log.info("pool %s is served", pool.name)
@@ -298,8 +321,8 @@ def _mark(home: Home) -> object:
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
-def _stays(name: str, old: Pool, new: Pool) -> str:
-    return (
-        f"Pool `{name}` stays at {old.place} while it has runs there; {new.place} is taken when they are over. For the "
-        f"new one at once, give the pool another name."
+def _stays(name: str, old: Pool, new: Pool) -> GanglineError:
+    return GanglineError(
+        f"Pool `{name}` stays at {old.place} while it has runs there; {new.place} is taken when they are over",
+        fix="For the new one at once, give the pool another name.",
     )

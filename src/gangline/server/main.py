@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from logging.handlers import RotatingFileHandler
 
@@ -95,17 +95,21 @@ def serve(settings: Settings) -> None:
     with ExitStack() as stack:
         token = ensure_token(home)
         socket_ = stack.enter_context(_listening(settings))
-        clock, backends = SystemClock(), Backends(home)
-        stack.callback(backends.close)
+        clock, backends = SystemClock(), stack.enter_context(closing(Backends(home)))
         store, warnings = open_store(home, clock)
         stack.callback(store.close)
         backends.watch(store.pools_in_use)
         end_when_damaged(store, home, stopping.begin)
         loop = ReconcileLoop(busy_s=settings.busy_tick_s, idle_s=settings.idle_tick_s)
         commands = Commands(
-            store=store, backends=backends, home=home, clock=clock, poke=loop.poke, health=settings.health
+            store=store,
+            backends=backends,
+            home=home,
+            clock=clock,
+            poke=loop.poke,
+            health=settings.health,
+            fault_of=backends.fault_of,
         )
-        started = clock.now()
         parts = Parts(
             commands=commands,
             pools=Pools(
@@ -118,7 +122,7 @@ def serve(settings: Settings) -> None:
             ),
             objects=ObjectStore(home.path),
             home=home,
-            started=started,
+            started=(started := clock.now()),
             stopping=stopping,
             owner=owner_name(),
             warnings=warnings,
@@ -126,15 +130,16 @@ def serve(settings: Settings) -> None:
         )
         info = ServerInfo(pid=os.getpid(), port=socket_.getsockname()[1], version=VERSION, started=started, code=code)
         listener = Listener(make_app(parts, token=token), stopping=stopping, on_listening=lambda: _announce(home, info))
-        reconciler = Reconciler(
-            store=store,
-            backends=backends,
-            home=home,
-            clock=clock,
-            leader_patience_s=settings.leader_patience_s,
-            health=settings.health,
+        loop.start(
+            Reconciler(
+                store=store,
+                backends=backends,
+                home=home,
+                clock=clock,
+                leader_patience_s=settings.leader_patience_s,
+                health=settings.health,
+            )
         )
-        loop.start(reconciler)
         threading.Thread(target=finish_removals, args=(home,), name="removals", daemon=True).start()
         stack.callback(_close_loop, loop)
         listener.run([socket_])

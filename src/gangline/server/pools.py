@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from gangline.domain.errors import GanglineError, NotFound, nearest
+from gangline.control.unserved import make_unserved
+from gangline.domain.errors import GanglineError, NotFound
 from gangline.domain.gang import Handle
 from gangline.domain.pool import JobStanding, PoolJob, PoolStatus
 from gangline.ports import Backend
@@ -60,7 +61,7 @@ class Pools:
         backend = self._find(name)
         view = next((view for view in self._list() if view["name"] == name), None)
         if view is None:
-            raise NotFound(f"There is no pool `{name}` any more", fix="`gangline pools` lists them.")
+            raise make_unserved(NotFound, name, self._backends, None)
         pool = self._backends.pool(name)
         settings = {} if pool is None else pool_to_mapping(pool)
         return PoolDetail(**view, settings=settings, file=str(self._home.pools), login=list(backend.login_command()))
@@ -139,8 +140,7 @@ class Pools:
         self._backends.refresh()
         backend = self._backends.get(name)
         if backend is None:
-            fix = self._backends.fault or nearest(name, self._backends)
-            raise NotFound(f"There is no pool `{name}`", fix=fix)
+            raise make_unserved(NotFound, name, self._backends, self._backends.fault_of(name))
         return backend
 
 

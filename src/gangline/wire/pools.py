@@ -5,8 +5,9 @@ Standard library and `gangline.domain` alone; YAML is loaded once there is a fil
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path as FilePath
 from typing import Any
@@ -19,12 +20,14 @@ from gangline.wire.schema import Key, Kind, Path, keys_of, sections_of
 
 __all__ = [
     "BACKENDS",
+    "PoolsFile",
     "backend_of",
     "pool_flags",
     "pool_from_mapping",
     "pool_keys",
     "pool_to_mapping",
     "pools_from_yaml",
+    "read_pools",
     "settings_from_flags",
 ]
 
@@ -39,25 +42,52 @@ _NEEDED = {
 _EXAMPLE = "pools: {a100: {backend: slurm, ssh: bastion, work: /shared/me/gangline}}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolsFile:
+    """What a file says, by the names of its pools and in its order."""
+
+    pools: Mapping[str, Pool]
+    faults: Mapping[str, SpecInvalid]
+    """Of pools that it describes wrongly: the first thing that is wrong, with its line."""
+
+
 def pools_from_yaml(path: FilePath) -> dict[str, Pool]:
-    """The pools that a file describes, by name and in its order; {} where there is no file.
+    """The pools that a file without a fault describes, by name and in its order; {} where there is no file.
 
     Raises:
         SpecInvalid: the first thing that is wrong, with its line; the nearest valid key where one is not known.
     """
+    found = read_pools(path)
+    for fault in found.faults.values():
+        raise fault
+    return dict(found.pools)
+
+
+def read_pools(path: FilePath) -> PoolsFile:
+    """What a file says, as far as it can be understood; nothing where there is no file.
+
+    Raises:
+        SpecInvalid: what is wrong with the file as such: then nothing of it can be.
+    """
     from gangline.wire.yaml_file import read_yaml  # noqa: PLC0415 - PyYAML costs 20 ms that most commands need not pay
 
     if not _says_anything(path):
-        return {}
+        return PoolsFile(pools={}, faults={})
     raw, lines = read_yaml(path, example=_EXAMPLE)
-    origin = Origin(path.name, lines)
+    origin = Origin(str(path), lines)
     for name in raw:
         if name != "pools":
             raise SpecInvalid(f"{origin.place((name,))} is not a key of this file", fix=f"For example: {_EXAMPLE}")
     pools = raw.get("pools") or {}
     if not isinstance(pools, Mapping):
         raise SpecInvalid(f"{origin.place(('pools',))} holds no pools by name", fix=f"For example: {_EXAMPLE}")
-    return {str(name): _read_pool(str(name), value, ("pools", str(name)), origin) for name, value in pools.items()}
+    found, faults = dict[str, Pool](), dict[str, SpecInvalid]()
+    for name, value in pools.items():
+        try:
+            found[name] = _read_pool(name, value, ("pools", name), origin)
+        except SpecInvalid as fault:  # noqa: PERF203 - one that is wrong hinders no other
+            faults[name] = fault
+    return PoolsFile(pools=found, faults=faults)
 
 
 def pool_from_mapping(name: str, raw: Mapping[str, Any]) -> Pool:
@@ -148,7 +178,8 @@ def _says_anything(path: FilePath) -> bool:
 
 
 def _read_pool(name: str, raw: object, path: Path, origin: Origin) -> Pool:
-    check_pool_name(name)
+    with _pointing_at(path, origin):
+        check_pool_name(name)
     if not isinstance(raw, Mapping):
         raise SpecInvalid(f"{_place(name, path, origin)} has no keys", fix=f"For example: {_EXAMPLE}")
     backend = raw.get("backend", "slurm")
@@ -162,8 +193,20 @@ def _read_pool(name: str, raw: object, path: Path, origin: Origin) -> Pool:
         if any(one.path == (key,) for one in pool_keys(cls)) and key not in values:
             raise SpecInvalid(f"{_place(name, path, origin)} has no `{key}`", fix=fix)
     pool: Pool = cls(name=name, **values)
-    check_pool(pool)
+    with _pointing_at(path, origin):
+        check_pool(pool)
     return pool
+
+
+@contextmanager
+def _pointing_at(path: Path, origin: Origin) -> Iterator[None]:
+    """Say of what is refused where it stands in a file."""
+    try:
+        yield
+    except SpecInvalid as error:
+        if not path:
+            raise
+        raise SpecInvalid(f"{origin.place(path)}: {error.what}", why=error.why, fix=error.fix) from None
 
 
 def _read_section(cls: Any, raw: Mapping[Any, object], at: tuple[Path, Path], origin: Origin) -> dict[str, Any]:

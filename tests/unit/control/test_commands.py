@@ -46,6 +46,13 @@ def test_a_submit_freezes_code_and_spec_and_fills_in_defaults(plant):
     assert (plant.home.run(detail["id"]).code / "train.py").read_bytes() == b"print(1)"
 
 
+def test_a_pool_that_serves_as_it_did_before_its_file_had_a_fault_is_told_of(plant):
+    plant.commands._admission._fault_of = lambda name: SpecInvalid(f"`pools.{name}.wrk` (pools.yaml, line 2)")
+    detail = submit(plant, snapshot=pack(plant, train=b""))
+    told = [event.message for event in plant.store.events(detail["id"])]
+    assert any("as it was before: `pools.local.wrk` (pools.yaml, line 2)" in text for text in told)
+
+
 def test_a_submit_with_the_same_key_is_the_same_run(plant):
     first = submit(plant, snapshot=pack(plant, train=b""))
     second = submit(plant, snapshot=pack(plant, train=b""))

@@ -89,12 +89,38 @@ def test_a_broken_file_keeps_the_pools_and_says_what_is_wrong(yard: Yard):
     kept = backends["a"]
     yard.write("pools: {a: {wrk: /shared/a}}")
     assert backends["a"] is kept
-    assert "`pools.a.wrk` (pools.yaml, line 1) is not a key of a pool. Did you mean `work`?" in backends.fault
+    assert f"`pools.a.wrk` ({yard.home.pools}, line 1) is not a key of a pool. Did you mean `work`?" in backends.fault
     again = yard.open()  # the server was started again meanwhile
     assert list(again) == ["local", "a"]
     assert "Did you mean `work`?" in again.fault
     yard.write(A.replace("bastion", "other"))
     assert (backends["a"].pool.ssh, backends.fault) == ("other", "")
+
+
+def test_a_pool_with_a_fault_stays_as_it_was_and_the_others_follow_the_file(yard: Yard):
+    yard.write(A)
+    backends = yard.open()
+    kept = backends["a"]
+    yard.write("pools:\n  a: {work: /shared/a, poll: 1ms}\n  b: {work: /s/b}\n  c: {}\n")
+    assert set(backends) == {"local", "a", "b"}
+    assert backends["a"] is kept
+    place = f"`pools.a` ({yard.home.pools}, line 2)"
+    assert place in str(backends.fault_of("a"))
+    assert "has no `work`" in str(backends.fault_of("c"))
+    assert backends.fault_of("b") is None is backends.fault_of("local")
+    assert "Pool `a` stays as it was." in backends.fault
+    assert "Pool `c` is not served." in backends.fault
+    assert set(yard.open()) == {"local", "a", "b"}, "also after a restart"
+    yard.write("pools: {a: [\n")
+    assert set(backends) == {"local", "a", "b"}
+    assert f"{yard.home.pools}, line " in str(backends.fault_of("d"))
+
+
+def test_a_pool_that_was_written_a_moment_ago_is_there(yard: Yard):
+    backends = yard.open()
+    assert "a" not in backends
+    yard.home.pools.write_text(A)
+    assert backends.get("a") is not None
 
 
 def test_what_is_given_out_does_not_change_under_its_reader(yard: Yard):
@@ -171,7 +197,7 @@ def test_a_pool_that_no_backend_can_be_made_from_is_told_of_once_and_the_others_
     yard.write(A)
     backends = yard.open()
     assert list(backends) == ["local"]
-    assert backends.fault == "Pool `a` cannot be used: no such module"
+    assert backends.fault == "Pool `a` cannot be used: no such module."
     for _ in range(5):
         yard.now += 1
         list(backends)

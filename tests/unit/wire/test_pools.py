@@ -59,9 +59,9 @@ def test_a_file_without_pools_is_no_error(tmp_path: Path, text: str):
 
 
 WRONG = [
-    ("pols: {}", r"`pols` \(pools.yaml, line 1\) is not a key of this file"),
+    ("pols: {}", r"`pols` \(/.*pools.yaml, line 1\) is not a key of this file"),
     ("pools: [a]", "holds no pools by name"),
-    ("pools:\n  a: {work: /s/x, partition: gpu}", r"`pools.a.partition` \(pools.yaml, line 2\).*under `defaults:`"),
+    ("pools:\n  a: {work: /s/x, partition: gpu}", r"`pools.a.partition` \(/.*pools.yaml, line 2\).*under `defaults:`"),
     ("pools: {a: {wrk: /s}}", "Did you mean `work`"),
     ("pools: {a: {work: /s, defaults: {partitoin: x}}}", "Did you mean `partition`"),
     ("pools: {a: {work: /s, sbatch_option: {}}}", "spelled `defaults.options`"),
