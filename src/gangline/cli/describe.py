@@ -6,12 +6,14 @@ Pure; imports the domain and text alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gangline.cli.prose import fold_message
 from gangline.cli.text import join_words, render_count, render_duration, render_size, visible
 from gangline.domain.phase import TERMINAL, Phase
-from gangline.wire.views import AttemptView, CodeView, FailureView, PoolPartView, RunSummary
+
+if TYPE_CHECKING:
+    from gangline.wire.views import AttemptView, CodeView, FailureView, PoolPartView, RunSummary
 
 __all__ = [
     "describe_attempt",

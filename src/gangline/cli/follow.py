@@ -16,10 +16,10 @@ from gangline.cli.prose import fold_message
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import render_clock
 from gangline.domain.phase import Phase
-from gangline.wire.views import EventView, LogChunk, RunSummary
 
 if TYPE_CHECKING:
     from gangline.client.client import Client
+    from gangline.wire.views import EventView, LogChunk, RunSummary
 
 __all__ = ["Following", "Story", "follow_run", "label_of", "make_printer", "say_detached", "say_end"]
 

@@ -10,9 +10,12 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gangline.cli.text import visible_order
-from gangline.wire.views import LogChunk
+
+if TYPE_CHECKING:
+    from gangline.wire.views import LogChunk
 
 __all__ = ["LineAssembler", "LogPrinter", "Piece", "strip_controls"]
 

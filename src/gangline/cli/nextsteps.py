@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gangline.cli.describe import is_over
 from gangline.domain.phase import Phase, Reason
-from gangline.wire.views import FailureView, RunDetail
+
+if TYPE_CHECKING:
+    from gangline.wire.views import FailureView, RunDetail
 
 __all__ = ["next_commands"]
 

@@ -7,16 +7,14 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gangline.cli.describe import exit_code_of, num_ranks
 from gangline.cli.failure import EXIT_INTERRUPTED
 from gangline.cli.options import echo_json, echo_lines
-from gangline.cli.submitted import render_submitted
 from gangline.cli.terminal import Terminal, say
 from gangline.domain.errors import InvalidRequest
-from gangline.wire.views import RunDetail
 
 if TYPE_CHECKING:
     from gangline.client.client import Client
+    from gangline.wire.views import RunDetail
 
 __all__ = ["After", "check_after", "finish"]
 
@@ -49,6 +47,8 @@ def finish(client: Client, run: RunDetail, after: After) -> int:
     if after.follow:
         return _follow(client, run, as_json=after.as_json)
     if not after.as_json:
+        from gangline.cli.submitted import render_submitted  # noqa: PLC0415 - imported while the run starts
+
         echo_lines(render_submitted(run, Terminal.from_stream()))
     if after.wait:
         return _wait(client, run, as_json=after.as_json)
@@ -59,12 +59,14 @@ def finish(client: Client, run: RunDetail, after: After) -> int:
 
 def _follow(client: Client, run: RunDetail, *, as_json: bool) -> int:
     """Follow from the first attempt on; what was queued is said on stderr, so that stdout is the ranks' alone."""
+    from gangline.cli.describe import num_ranks  # noqa: PLC0415 - imported while the run starts
+    from gangline.cli.follow import Following, follow_run  # noqa: PLC0415 - as above
+    from gangline.cli.submitted import render_submitted  # noqa: PLC0415 - as above
+
     if as_json:
         say(json.dumps({"run": run}))
     else:
         say("\n".join(render_submitted(run, Terminal.from_stream(sys.stderr))), err=True)
-    from gangline.cli.follow import Following, follow_run  # noqa: PLC0415 - imported while the run starts
-
     ranks = [0] if num_ranks(run) > _MOST_FOLLOWED else None
     if ranks and not as_json:
         say(f"Following rank 0 of {num_ranks(run)}; gangline logs {run['id']} --all-ranks has all.", err=True)
@@ -73,6 +75,7 @@ def _follow(client: Client, run: RunDetail, *, as_json: bool) -> int:
 
 
 def _wait(client: Client, run: RunDetail, *, as_json: bool) -> int:
+    from gangline.cli.describe import exit_code_of  # noqa: PLC0415 - imported while the run starts
     from gangline.cli.follow import say_detached, say_end  # noqa: PLC0415 - as above
     from gangline.cli.wait import wait_until_over  # noqa: PLC0415 - as above
 

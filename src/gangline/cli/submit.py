@@ -16,7 +16,6 @@ from gangline.cli.failure import EXIT_INTERRUPTED
 from gangline.cli.options import echo_json, echo_lines, json_option
 from gangline.cli.queued import check_after, finish
 from gangline.cli.specoptions import SubmitCommand, flag_table, make_spec_options, spec_values, submit_line
-from gangline.cli.submitted import list_keys, parse_files, render_dry_run, render_launch
 from gangline.cli.templates import RUN_FILE, Template, find_template
 from gangline.cli.terminal import Terminal, say
 from gangline.cli.text import visible
@@ -24,12 +23,12 @@ from gangline.domain.errors import InvalidRequest
 from gangline.domain.naming import LOCAL
 from gangline.domain.spec import RunSpec
 from gangline.wire.flags import apply_flags, defaults_from_project
-from gangline.wire.spec import merge_layers, partial_from_yaml, spec_from_mapping, spec_to_mapping
-from gangline.wire.views import RunDetail
+from gangline.wire.spec import list_keys, merge_layers, partial_from_yaml, spec_from_mapping, spec_to_mapping
 
 if TYPE_CHECKING:
     from gangline.client.client import Client
     from gangline.client.submission import Prepared
+    from gangline.wire.views import RunDetail
 
 __all__ = ["command"]
 
@@ -226,6 +225,8 @@ def _send(client: Client, prepared: Prepared) -> RunDetail:
 
 
 def _print_dry_run(client: Client, prepared: Prepared, sources: Mapping[str, Sequence[str]], *, as_json: bool) -> int:
+    from gangline.cli.dryrun import parse_files, render_dry_run, render_launch  # noqa: PLC0415 - a submit needs none
+
     launch = parse_files(client.check(spec_to_mapping(replace(prepared.spec, snapshot=None))))
     if as_json:
         echo_json(launch)

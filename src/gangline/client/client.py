@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from typing_extensions import Self
 
@@ -21,21 +21,23 @@ from gangline.client.http import httpx
 from gangline.client.poolcalls import PoolCalls, quote_part
 from gangline.domain.errors import NotFound, StillEnding
 from gangline.domain.phase import TERMINAL, Phase
-from gangline.wire.compared import CompareView, RanksView
-from gangline.wire.removed import FreedView, RemovedView, RunSizeView
-from gangline.wire.views import (
-    CheckpointView,
-    EventView,
-    HealthView,
-    LogChunk,
-    LogHit,
-    MetricView,
-    RunDetail,
-    RunSummary,
-    SearchEnd,
-    StacksView,
-    SystemView,
-)
+
+if TYPE_CHECKING:
+    from gangline.wire.compared import CompareView, RanksView
+    from gangline.wire.removed import FreedView, RemovedView, RunSizeView
+    from gangline.wire.views import (
+        CheckpointView,
+        EventView,
+        HealthView,
+        LogChunk,
+        LogHit,
+        MetricView,
+        RunDetail,
+        RunSummary,
+        SearchEnd,
+        StacksView,
+        SystemView,
+    )
 
 __all__ = ["API", "Client"]
 

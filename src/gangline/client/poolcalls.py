@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from gangline.client.http import httpx
-from gangline.wire.views import (
-    ClearedView,
-    FindingView,
-    NodeHealthView,
-    PoolDetail,
-    PoolFileView,
-    PoolJobView,
-    PoolView,
-)
+
+if TYPE_CHECKING:
+    from gangline.wire.views import (
+        ClearedView,
+        FindingView,
+        NodeHealthView,
+        PoolDetail,
+        PoolFileView,
+        PoolJobView,
+        PoolView,
+    )
 
 __all__ = ["PoolCalls", "quote_part"]
 

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gangline.client.batchscript import adopt_batch_script
 from gangline.client.client import Client
@@ -36,7 +36,9 @@ from gangline.snapshot.manifest import printable
 from gangline.snapshot.objects import CHUNK_BYTES
 from gangline.snapshot.pack import Packed, find_root, pack
 from gangline.wire.spec import spec_from_mapping, spec_to_mapping
-from gangline.wire.views import RunDetail
+
+if TYPE_CHECKING:
+    from gangline.wire.views import RunDetail
 
 __all__ = ["Prepared", "check", "create", "describe_client", "prepare", "send", "spec", "submit", "upload"]
 

@@ -22,6 +22,7 @@ from gangline.wire.units import parse_bytes, parse_duration
 
 __all__ = [
     "json_schema",
+    "list_keys",
     "merge_layers",
     "parse_bytes",
     "parse_duration",
@@ -90,6 +91,18 @@ def merge_layers(*layers: Mapping[str, Any]) -> dict[str, Any]:
             merged = {key: value for key, value in merged.items() if key not in {"entry_kind", "args"}}
         merged = _merge(merged, layer)
     return merged
+
+
+def list_keys(layer: Mapping[str, Any], prefix: Path = ()) -> list[str]:
+    """Every key that a layer sets, dotted."""
+    found = []
+    for name, value in layer.items():
+        if name == "min_nodes" and value is None:  # comes along with `nodes`
+            continue
+        here = (*prefix, name)
+        inner = here in sections() and isinstance(value, Mapping)
+        found += list_keys(value, here) if inner else [".".join(here)]
+    return found
 
 
 def json_schema() -> dict[str, Any]:

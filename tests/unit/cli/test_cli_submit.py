@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gangline.cli.submitted import list_keys
+from gangline.wire.spec import list_keys
 
 TRAIN = "import gangline\n"
 
@@ -352,3 +352,4 @@ def test_a_batch_script_takes_the_place_of_what_runs(gangline: Any, client: Any,
 def test_a_file_that_says_nothing_of_the_fewest_nodes_is_not_said_to_set_them():
     assert list_keys({"resources": {"nodes": 2, "min_nodes": None}}) == ["resources.nodes"]
     assert list_keys({"resources": {"nodes": 4, "min_nodes": 2}}) == ["resources.nodes", "resources.min_nodes"]
+    assert list_keys({"watch": {"hang_timeout_s": 9.0}, "slurm": {"qos": "x"}}) == ["watch.hang_timeout_s", "slurm.qos"]
