@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gangline.domain.hints import HINTS
 from gangline.domain.phase import BUDGET_OF
+from gangline.domain.signature_children import CHILDREN
 from gangline.domain.signature_code import IMPORTS, PROGRAMS, SCRIPT, STORAGE
 from gangline.domain.signature_devices import DEVICES, MEMORY
 from gangline.domain.signature_table import SIGNATURES
@@ -40,7 +41,8 @@ signatures:
 Each is a regular expression, a reason and what to do. The reason decides which budget pays for a restart; it is one of {own}.
 """
 _PARTS: Sequence[tuple[str, Sequence[Signature]]] = (
-    ("Memory and data loaders", MEMORY),
+    ("Processes that a rank has started", CHILDREN),
+    ("Memory", MEMORY),
     ("Accelerators", DEVICES),
     ("Ranks and each other", TALK),
     ("Programs", PROGRAMS),
@@ -103,6 +105,10 @@ def _example(example: Evidence) -> str:
     if not said:
         said = f"signal {example.signal}" if example.signal is not None else f"exit code {example.exit_code}"
     line = " ".join(said.split()).replace("`", "'")
+    if example.child:
+        line += f", of {example.child}"
+    if example.trace:
+        line += f", in {example.trace.split(chr(34))[1]}"
     if example.killed_for_memory:
         line += ", and the kernel counted a kill for memory"
     return line if len(line) <= _EXAMPLE_CHARS else f"{line[:_EXAMPLE_CHARS]}…"

@@ -128,3 +128,39 @@ def test_a_log_of_50_mb_and_a_line_of_10_mb_come_in_pieces_of_bounded_size(case:
         assert (
             sum(len(piece) for piece in client.raw_log(run_id, 0)) == size
         )  # all of it, as it is, is there for who asks
+
+
+def test_a_process_of_a_rank_that_crashes_is_no_other_rank(case: Case) -> None:
+    script = (
+        "import multiprocessing, os, signal\n"
+        "fork = multiprocessing.get_context('fork')\n"
+        "here, there = fork.Pipe()\n"
+        "child = fork.Process(target=lambda: os.kill(os.getpid(), signal.SIGSEGV))\n"
+        "child.start()\n"
+        "there.close()\n"
+        "here.recv()\n"
+    )
+    run_id, _ = case.submit(script)
+    assert case.call("wait", run_id).returncode == 1
+    told = json.loads(case.call("show", run_id, "--json").stdout)
+    assert "lost a process that it had started, which crashed (SIGSEGV): EOFError" in told["message"]
+    assert (told["reason"], len(told["attempts"])) == ("user_error", 1)
+
+
+def test_a_handler_for_ended_processes_does_not_spoil_what_is_told_of_an_exception(case: Case) -> None:
+    script = (
+        "import os, signal, subprocess\n"
+        "def raise_too(*_):\n    raise RuntimeError('worker is gone')\n"
+        "signal.signal(signal.SIGCHLD, raise_too)\n"
+        "child = subprocess.Popen(['sleep', '600'])\n"
+        "class Failure(Exception):\n"
+        "    def __str__(self):\n"
+        "        child.poll() is None and child.kill()\n"
+        "        return 'step 7' if child.wait() else ''\n"
+        "raise Failure()\n"
+    )
+    run_id, _ = case.submit(script)
+    assert case.call("wait", run_id).returncode == 1
+    told = json.loads(case.call("show", run_id, "--json").stdout)
+    assert "failed: Failure: step 7." in told["message"]
+    assert "Failure: step 7" in case.call("logs", run_id).stdout

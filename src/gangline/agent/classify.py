@@ -6,6 +6,7 @@ What failures look like is in the table of `gangline.domain.signature_table`; he
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -37,9 +38,17 @@ _NEARLY_FULL = 0.9
 _PORT_TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
 _PLACE = re.compile(r"^\[[^\]\s]+\.(?:cc|cpp|h|cu):\d+\] ")
 """Where in its own code a library was: `[../third_party/gloo/gloo/transport/tcp/pair.cc:547] `."""
+_UNSEEN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f]|\ufffd")
+"""Of a line: what moves a cursor, colours, and bytes that are no text."""
 _CARRIER = re.compile(r"(^|\.)(ChildFailedError|CalledProcessError)$")
 _IN_WORKER = re.compile(r"Caught \S+ in DataLoader worker process")
 """Exceptions that only hand on another one, which is then the headline."""
+_OF_CHILD = re.compile(r"multiprocessing[/\\](?:connection|reductions?|resource_sharer)\.py")
+_SAYS_CHILD = re.compile(
+    r"DataLoader worker .* is killed by signal|exited unexpectedly|terminated abruptly|"
+    "unable to open shared memory object"
+)
+_LOADER = re.compile(r"torch[/\\]utils[/\\]data[/\\]")
 _KILLED = "killed"
 _BY_HAND = "ended_by_hand"
 _TIMEOUTS = frozenset({"collective_timeout", "rendezvous_timeout"})
@@ -101,15 +110,13 @@ def decide_verdict(end: RankEnd, *, own: Sequence[Signature] = (), facts: Mappin
 
 def is_consequence(end: RankEnd) -> bool:
     """Whether the exception of a rank says that it lost or missed another one: no blame, where another one failed."""
-    kind, message, _ = _error_of(end)
-    found = _find_raised(kind, message) if kind or message else None
+    found = _find_raised(end)
     return found is not None and found.consequence
 
 
 def is_timeout(end: RankEnd) -> bool:
     """Whether the exception of a rank says that it waited for the others longer than it was to, also to meet them."""
-    kind, message, _ = _error_of(end)
-    found = _find_raised(kind, message) if kind or message else None
+    found = _find_raised(end)
     return found is not None and found.id in _TIMEOUTS
 
 
@@ -130,9 +137,16 @@ def exit_status(exit_code: int | None, number: int | None) -> int:
     return exit_code if exit_code is not None else _SIGNAL_BASE + (number or 0)
 
 
+def _find_raised(end: RankEnd) -> Signature | None:
+    kind, message, _ = _error_of(end)
+    if not kind and not message:
+        return None
+    return _find_row(Evidence(error_type=kind, message=message, trace=_trace_of(end), child=_find_child(end)))
+
+
 @lru_cache(maxsize=512)
-def _find_raised(kind: str, message: str) -> Signature | None:
-    found = find_signature(Evidence(error_type=kind, message=message), SIGNATURES)
+def _find_row(evidence: Evidence) -> Signature | None:
+    found = find_signature(evidence, SIGNATURES)
     return None if found is None else found.signature
 
 
@@ -144,11 +158,30 @@ def _evidence(end: RankEnd) -> Evidence:
         error_type=kind,
         message=message,
         causes=causes,
+        trace=_trace_of(end),
+        child=_find_child(end),
         log=end.log_tail if raised else after_trace(end.log_tail) or end.log_tail,
         exit_code=None if raised else end.exit_code,
         signal=None if raised else end.signal,
         killed_for_memory=end.kernel_oom_kills > 0,
     )
+
+
+def _find_child(end: RankEnd) -> str:
+    """How a process of the rank ended, where the exception comes from that; "" where it does not, or nobody knows."""
+    children, trace = (end.error or {}).get("children"), _trace_of(end)
+    if not children or not (_OF_CHILD.search(trace) or _SAYS_CHILD.search(_error_of(end)[1])):
+        return ""
+    child = max(children, key=_weigh_child)
+    code = int(child["exit_code"])
+    told = f"exit code {code}" if code > 0 else signal_name(-code)
+    return f"{'data loader worker' if _LOADER.search(trace) else 'process'} {child['pid']} {told}"
+
+
+def _weigh_child(child: Mapping[str, Any]) -> int:
+    """One that crashed or was killed comes first; those that are told to end, as pools do with the rest, last."""
+    code = int(child["exit_code"])
+    return 1 if code > 0 else 0 if -code == signal.SIGTERM else 2
 
 
 def _told(end: RankEnd, found: Match | None) -> str:
@@ -172,16 +205,20 @@ def _told(end: RankEnd, found: Match | None) -> str:
     )
 
 
+def _trace_of(end: RankEnd) -> str:
+    return str((end.error or {}).get("traceback") or "")
+
+
 def _crash_place(end: RankEnd) -> str:
     """Where in the user's code compiled code was called that crashed, as far as that is known."""
-    thread = parse_traceback(str((end.error or {}).get("traceback") or ""))
+    thread = parse_traceback(_trace_of(end))
     told = decide_place([thread]).told if thread is not None else ""
     return f" {told}" if told else ""
 
 
 def _exit_place(end: RankEnd) -> str:
     """Where in the user's own code it called `sys.exit`, as far as that is known."""
-    place = find_place(str((end.error or {}).get("traceback") or ""))
+    place = find_place(_trace_of(end))
     return f", by sys.exit ({place})" if place else ""
 
 
@@ -212,7 +249,7 @@ def _error_of(end: RankEnd) -> tuple[str, str, list[tuple[str, str]]]:
 
 def _first_line(text: str, limit: int = 300) -> str:
     """The first line that says something; one that ends with a colon goes on with the next."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    lines = [line for line in (_UNSEEN.sub("", line).strip() for line in text.splitlines()) if line]
     said = _PLACE.sub("", lines[0]) if lines else ""
     if said.endswith(":") and len(lines) > 1:
         said = f"{said} {lines[1]}"

@@ -18,6 +18,10 @@ _TRACEBACK_CHARS = 16_000
 _MESSAGE_CHARS = 4_000
 _MOST_FRAMES = 200
 _MOST_CAUSES = 8
+_DYING_S = 0.5
+"""How long a process that has closed its sockets may take to be gone."""
+_TALK = ("connection.py", "reduction.py", "reductions.py", "resource_sharer.py")
+"""Files of packages called `multiprocessing` in which a process talks to those that it has started."""
 _RECURSION_LIMIT = 1000
 """What describing an error takes, and more than a script may have left to itself."""
 
@@ -83,7 +87,11 @@ def _render_callers(callers: "Sequence[tuple[str, int, str]]") -> str:
 
 
 def describe(error: BaseException) -> "dict[str, Any]":
-    """`{"type", "message", "traceback", "causes", "time"}`; the end of a long traceback, as it is printed."""
+    """`{"type", "message", "traceback", "causes", "time", "children"}`; the end of a long traceback, as it is printed.
+
+    `children` are processes that this one has started by `multiprocessing` and that ended badly: `pid`, `exit_code`
+    (below 0: a signal).
+    """
     import time  # noqa: PLC0415 - only a rank that fails pays for it
 
     return {
@@ -94,7 +102,40 @@ def describe(error: BaseException) -> "dict[str, Any]":
             {"type": _name_of(type(one)), "message": _message_of(one)[:_MESSAGE_CHARS]} for one in _causes_of(error)
         ],
         "time": time.time(),
+        "children": _children(wait_s=_DYING_S if _is_of_child(error) else 0.0),
     }
+
+
+def _is_of_child(error: BaseException) -> bool:
+    """Whether it was raised while this process talked to one that it has started."""
+    trace = error.__traceback__
+    while trace is not None:
+        folders, _, name = trace.tb_frame.f_code.co_filename.replace("\\", "/").rpartition("/")
+        if name in _TALK and folders.endswith("/multiprocessing"):
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _children(*, wait_s: float) -> "list[dict[str, int]]":
+    """Processes of `multiprocessing` that ended badly.
+
+    Args:
+        wait_s: how long to wait for the end of one, if none has ended so.
+    """
+    import time  # noqa: PLC0415 - only a rank that fails pays for it
+
+    known = getattr(sys.modules.get("multiprocessing.process"), "_dangling", ())
+    last = time.monotonic() + wait_s
+    try:
+        while True:
+            own = [one for one in list(known) if one._parent_pid == os.getpid() and one._popen is not None]  # noqa: SLF001 - said nowhere else
+            ended = [{"pid": one.pid, "exit_code": one.exitcode} for one in own if one.exitcode]
+            if ended or not own or time.monotonic() >= last:
+                return ended
+            time.sleep(0.01)
+    except Exception:  # noqa: BLE001 - of another release of Python; the exception is worth more than this
+        return []
 
 
 def _causes_of(error: BaseException) -> "list[BaseException]":

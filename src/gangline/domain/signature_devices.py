@@ -81,6 +81,7 @@ MEMORY = (
             Pattern(text=r"killed by signal: Bus error|insufficient shared memory|out of shared memory"),
             Pattern(text=r"unable to (?:write to|open|mmap|resize|allocate) (?:file|shared memory).*(?:torch_|shm)"),
             Pattern(text=r"/dev/shm.*No space left on device|No space left on device.*/dev/shm"),
+            Pattern(child=r"^data loader worker \d+ SIGBUS$"),
         ),
         examples=(
             Evidence(
@@ -95,48 +96,6 @@ MEMORY = (
             Evidence(
                 error_type="RuntimeError",
                 message="unable to write to file </torch_4711_1804289383_0>: No space left on device (28)",
-            ),
-        ),
-    ),
-    Signature(
-        id="worker_killed_for_memory",
-        reason=Reason.OUT_OF_MEMORY,
-        sentence="lost a data loader worker, which the kernel killed because memory ran out",
-        hint="Lower num_workers or prefetch_factor, load less into each worker, or ask for more with --memory.",
-        patterns=(Pattern(text=r"DataLoader worker .*(?:signal: Killed|exited unexpectedly)", killed_for_memory=True),),
-        examples=(
-            Evidence(
-                error_type="RuntimeError",
-                message="DataLoader worker (pid 4711) is killed by signal: Killed.",
-                killed_for_memory=True,
-            ),
-        ),
-    ),
-    Signature(
-        id="worker_killed",
-        reason=Reason.KILLED,
-        sentence="lost a data loader worker, which somebody killed",
-        hint="Look at the node's memory first: a worker that is killed has most often used too much of it. Lower num_workers "
-        "or prefetch_factor, or ask for more with --memory.",
-        patterns=(
-            Pattern(text=r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) is killed by signal: (?:Killed|Terminated)"),
-        ),
-        examples=(
-            Evidence(error_type="RuntimeError", message="DataLoader worker (pid 4711) is killed by signal: Killed. "),
-        ),
-    ),
-    Signature(
-        id="worker_ended",
-        reason=Reason.USER_ERROR,
-        sentence="lost a data loader worker, which ended by itself",
-        hint="Run it with num_workers=0: then the error of the worker is the rank's own.",
-        patterns=(
-            Pattern(text=r"DataLoader worker \(pid\(?s?\)? [\d, ]+\) (?:exited unexpectedly|is killed by signal)"),
-        ),
-        examples=(
-            Evidence(error_type="RuntimeError", message="DataLoader worker (pid(s) 3216) exited unexpectedly"),
-            Evidence(
-                error_type="RuntimeError", message="DataLoader worker (pid 99) is killed by signal: Segmentation fault."
             ),
         ),
     ),

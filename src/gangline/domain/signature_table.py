@@ -1,7 +1,7 @@
 """The table of signatures: what failures of distributed training look like, why they happen, what to do. Pure data.
 
-The first row that fits counts, so the particular stands above the general, in this order: memory, data loader,
-accelerators, talk between ranks, storage, imports, the script itself, exit codes and signals. To add a row, write its
+The first row that fits counts, so the particular stands above the general, in this order: processes of a rank,
+memory, accelerators, talk between ranks, storage, imports, the script itself, exit codes and signals. To add a row, write its
 pattern, a hint that begins with a verb, and at least one real text as an example: the tests look each example up, and
 see that no row above takes it. Rows of one user or team belong in the spec (`signatures`), not here.
 
@@ -11,6 +11,7 @@ Standard library only.
 from __future__ import annotations
 
 from gangline.domain.phase import Reason
+from gangline.domain.signature_children import CHILDREN
 from gangline.domain.signature_code import IMPORTS, PROGRAMS, SCRIPT, STORAGE
 from gangline.domain.signature_devices import DEVICES, MEMORY
 from gangline.domain.signature_talk import TALK
@@ -104,4 +105,14 @@ _ENDS = (
     ),
 )
 
-SIGNATURES: tuple[Signature, ...] = (*MEMORY, *DEVICES, *TALK, *PROGRAMS, *STORAGE, *IMPORTS, *SCRIPT, *_ENDS)
+SIGNATURES: tuple[Signature, ...] = (
+    *CHILDREN,
+    *MEMORY,
+    *DEVICES,
+    *TALK,
+    *PROGRAMS,
+    *STORAGE,
+    *IMPORTS,
+    *SCRIPT,
+    *_ENDS,
+)

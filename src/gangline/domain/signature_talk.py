@@ -7,7 +7,23 @@ from gangline.domain.signatures import Evidence, Pattern, Signature
 
 __all__ = ["LEFT_EARLY", "TALK"]
 
-_PEERS = r"(^|\.)(\w*RuntimeError|Dist\w*Error|IoException)$|^(Connection(Reset|Aborted|Refused)?Error|BrokenPipeError)$|^(std|c10|gloo)::"
+_PEERS = r"(^|\.)(\w*RuntimeError|Dist\w*Error|IoException)$|^(std|c10|gloo)::"
+_OWN = r"^(Connection(Reset|Aborted|Refused)?Error|BrokenPipeError)$"
+"""What Python raises of a socket. PyTorch, NCCL, MPI and JAX never talk to other ranks through one."""
+_CLIENTS = (
+    r"^(aiobotocore|aiohttp|azure|boto3|botocore|fsspec|gcsfs|google|grpc|http\.client|httpcore|httpx|huggingface_hub|mlflow|"
+    r"psycopg2?|pymongo|pymysql|redis|requests|s3fs|sqlalchemy|urllib\.error|urllib3|wandb|websockets?)\."
+)
+"""Packages that speak to services."""
+_NO_ANSWER = (
+    r"(?i)^(?!.*CERTIFICATE_VERIFY_FAILED).*(?:connection (?:was |is |has been )?(?:closed|reset|refused|aborted|lost|broken|timed out)|"
+    r"remote end closed|max retries exceeded|(?:read|connect\w*|operation) timed out|time-?out (?:on|while|exceeded)|"
+    r"could ?n[o']t connect|could not connect|server (?:disconnected|closed|has gone away)|\[Errno (?:32|104|110|111|113)\])"
+)
+_AGAIN = (
+    "Look at the trace for what it talked to (object store, database, tracker, HTTP), and repeat such calls in the code, with a "
+    "pause between them."
+)
 _LOOK = (
     "Look at the rank that went first: `gangline show {run}` names it, `gangline logs {run} --rank N` has its output."
 )
@@ -274,7 +290,41 @@ TALK = (
                 error_type="RuntimeError",
                 message="[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:41512",
             ),
-            Evidence(error_type="ConnectionResetError", message="[Errno 104] Connection reset by peer"),
         ),
+    ),
+    Signature(
+        id="service_lost",
+        reason=Reason.COMMUNICATION,
+        sentence="lost the connection to a service that its code uses",
+        hint=f"{_AGAIN} The other ranks had no part in it.",
+        patterns=(
+            Pattern(error=_CLIENTS, text=_NO_ANSWER),
+            Pattern(
+                error=f"{_OWN}|^(TimeoutError|ssl\\.SSL\\w*Error)$",
+                trace=r"[/\\](?:http[/\\]client|ssl|urllib[/\\]request|ftplib|smtplib)\.py|"
+                r"site-packages[/\\](?:urllib3|requests|httpcore|httpx|aiohttp|botocore|redis|pymongo|pymysql|psycopg2?|websockets?)[/\\]",
+            ),
+        ),
+        examples=(
+            Evidence(
+                error_type="requests.exceptions.ConnectionError",
+                message="('Connection aborted.', RemoteDisconnected('Remote end closed connection without response'))",
+            ),
+            Evidence(error_type="urllib.error.URLError", message="<urlopen error [Errno 111] Connection refused>"),
+            Evidence(
+                error_type="ConnectionResetError",
+                message="[Errno 104] Connection reset by peer",
+                trace='  File "/usr/lib/python3.11/http/client.py", line 279, in _read_status\n',
+            ),
+        ),
+    ),
+    Signature(
+        id="connection_lost",
+        reason=Reason.COMMUNICATION,
+        sentence="lost a connection of its own code",
+        hint=f"{_AGAIN} It is no connection of torch.distributed: those end in other words.",
+        consequence=True,
+        patterns=(Pattern(error=_OWN),),
+        examples=(Evidence(error_type="ConnectionResetError", message="[Errno 104] Connection reset by peer"),),
     ),
 )

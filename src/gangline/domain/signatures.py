@@ -39,6 +39,11 @@ class Evidence:
     message: str = ""
     causes: Sequence[tuple[str, str]] = ()
     """Type and message of what the exception came from, or holds, nearest first."""
+    trace: str = ""
+    """The traceback of the exception."""
+    child: str = ""
+    """How a process that the rank had started ended, where its exception comes from that: `process 4711 SIGSEGV`,
+    `data loader worker 4711 exit code 3`."""
     log: str = ""
     """The end of the rank's log."""
     exit_code: int | None = None
@@ -58,6 +63,9 @@ class Pattern:
     """In the message of the exception; where none is known, in the last lines of the log."""
     log: str = ""
     """In the last lines of the log, also where an exception is known."""
+    trace: str = ""
+    """In the traceback of the exception."""
+    child: str = ""
     exit_codes: frozenset[int] = frozenset()
     signals: frozenset[int] = frozenset()
     killed_for_memory: bool = False
@@ -186,7 +194,13 @@ def _match(pattern: Pattern, evidence: Evidence, error: tuple[str, str]) -> dict
         return None
     words: dict[str, str] = {}
     said = message or kind if kind or message else evidence.log
-    for wanted, where in ((pattern.text, said), (pattern.log, evidence.log)):
+    looked_for = (
+        (pattern.text, said),
+        (pattern.log, evidence.log),
+        (pattern.trace, evidence.trace),
+        (pattern.child, evidence.child),
+    )
+    for wanted, where in looked_for:
         if not wanted:
             continue
         found = re.search(wanted, where, re.MULTILINE)

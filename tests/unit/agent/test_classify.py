@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gangline.agent.classify import RankEnd, decide_port_taken, decide_verdict, exit_status, signal_name
+from gangline.agent.classify import RankEnd, decide_port_taken, decide_verdict, exit_status, is_consequence, signal_name
 from gangline.agent.memory import Memory, format_bytes
 from gangline.domain.phase import Reason
 
@@ -35,6 +35,7 @@ def error(kind: str, message: str = "") -> dict[str, Any]:
             Reason.COMMUNICATION,
             "lost the connection to another rank",
         ),
+        (end(log_tail="\x1b[1mstep 7\x1b[0m\n\0\n"), Reason.USER_ERROR, 'exit code 1; its last line is "step 7".'),
         (end(exit_code=None, signal=15, error=error("KeyError", "x")), Reason.USER_ERROR, "failed: KeyError: x."),
         (
             end(exit_code=2, log_tail="usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --stepz 10"),
@@ -118,6 +119,36 @@ def test_reasons_and_sentences(given: RankEnd, reason: Reason, words: str) -> No
 def test_only_the_chosen_port_counts_as_taken(text: str, *, expected: bool) -> None:
     assert decide_port_taken(end(log_tail=text), 20001) is expected
     assert decide_port_taken(end(error=error("RuntimeError", text)), 20001) is expected
+
+
+IN_MULTIPROCESSING = 'File "/usr/lib/python3.11/multiprocessing/connection.py", line 384, in _recv\n'
+IN_LOADER = f'File "/venv/site-packages/torch/utils/data/dataloader.py", line 1300, in _get_data\n{IN_MULTIPROCESSING}'
+IN_HTTP = 'File "/usr/lib/python3.11/http/client.py", line 279, in _read_status\n'
+
+
+@pytest.mark.parametrize(
+    ("trace", "children", "reason", "words"),
+    [
+        (IN_LOADER, [(7, -11)], Reason.USER_ERROR, "lost a data loader worker, which crashed (SIGSEGV): Connection"),
+        (IN_LOADER, [(7, -9)], Reason.KILLED, "lost a data loader worker, which somebody killed: Connection"),
+        (IN_LOADER, [(7, -7)], Reason.OUT_OF_MEMORY, "ran out of shared memory"),
+        (IN_LOADER, [(7, 3)], Reason.USER_ERROR, "lost a data loader worker, which ended by itself"),
+        (IN_LOADER, [], Reason.USER_ERROR, "lost a process that it had started: Connection"),
+        (IN_MULTIPROCESSING, [(6, -15), (7, -11), (8, -15)], Reason.USER_ERROR, "had started, which crashed (SIGSEGV)"),
+        (IN_MULTIPROCESSING, [(7, 3)], Reason.USER_ERROR, "lost a process that it had started (exit code 3): Connec"),
+        (IN_HTTP, [(7, -11)], Reason.COMMUNICATION, "lost the connection to a service that its code uses: Connection"),
+        ("", [(7, -11)], Reason.COMMUNICATION, "lost a connection of its own code: ConnectionResetError: [Errno 104]"),
+    ],
+)
+def test_a_connection_of_python_is_none_to_another_rank(
+    trace: str, children: list[tuple[int, int]], reason: Reason, words: str
+) -> None:
+    known = [{"pid": pid, "exit_code": code} for pid, code in children]
+    told = {**error("ConnectionResetError", "[Errno 104] Connection reset by peer"), "traceback": trace}
+    verdict = decide_verdict(end(error={**told, "children": known}))
+    assert words in verdict.message
+    assert verdict.reason is reason
+    assert is_consequence(end(error={**told, "children": known})) == (trace == "")
 
 
 def test_small_words() -> None:

@@ -34,7 +34,11 @@ def test_each_row_is_whole(row: Signature) -> None:
     assert not row.sentence.endswith(".")
     assert BUDGET_OF[row.reason] is not None
     groups = {
-        name for one in row.patterns for text in (one.text, one.log) if text for name in re.compile(text).groupindex
+        name
+        for one in row.patterns
+        for text in (one.text, one.log, one.trace, one.child)
+        if text
+        for name in re.compile(text).groupindex
     }
     used = {name for text in (row.sentence, row.detail, row.hint) for _, name, _, _ in Formatter().parse(text) if name}
     assert used <= groups | FACTS.keys()
@@ -50,7 +54,11 @@ def test_names_are_unique() -> None:
     [
         Evidence(error_type="ValueError", message="CUDA out of memory"),
         Evidence(error_type="KeyError", message="'x'", log="MemoryError: earlier"),
-        Evidence(error_type="requests.exceptions.ConnectionError", message="Connection refused"),
+        Evidence(error_type="requests.exceptions.HTTPError", message="401 Client Error: Unauthorized for url: /x"),
+        Evidence(
+            error_type="requests.exceptions.SSLError",
+            message="Max retries exceeded with url: /x (Caused by SSLError(CERTIFICATE_VERIFY_FAILED))",
+        ),
         Evidence(error_type="ValueError", message="inflate the values of the table"),
         Evidence(
             log="\n".join(["OSError: [Errno 28] No space left on device", *["training went on"] * 30]), exit_code=3

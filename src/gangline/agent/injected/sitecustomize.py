@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType, ModuleType
 
+    _Handler = Callable[[int, FrameType | None], object] | int
+
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _VARIABLE = "GANGLINE_INJECTED"
 _SEPARATOR = "\x1f"
@@ -118,12 +120,12 @@ def _report_failure(error_path: str) -> None:
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         says = bool(leaving) and not isinstance(leaving[0][0], int | None)
         if os.getpid() == rank and (error is not None or says) and id(error) not in told:
-            told.append(id(error))
             write = _load("failure.py")["write_failure"]
             write(error_path, *((error,) if error is not None else (SystemExit(leaving[0][0]), leaving[0][1])))  # type: ignore[operator]
+            told.append(id(error))
 
     def tell_all() -> None:
-        tell()
+        _undisturbed(tell)
         if os.getpid() == rank and not told:
             told.append(-1)
             _tell_left(error_path, *(leaving[0] if leaving else ("", [])))
@@ -141,6 +143,31 @@ def _report_failure(error_path: str) -> None:
     exits.register(at_exit)
     _before_threads(tell_alone)
     _at_uncaught(tell)
+
+
+def _undisturbed(tell: "Callable[[], None]") -> None:
+    """Call `tell` while nothing of the script's is called as a process ends that it has started.
+
+    Torch's handler raises what it is told of a dead data loader worker, in the middle of whatever runs: here, too,
+    where the interpreter would take it for a wish to pass over the exception, and say nothing of it at all.
+    """
+    handler = _set_child_handler(0)
+    try:
+        tell()
+    finally:
+        if handler is not None:
+            _set_child_handler(handler)
+
+
+def _set_child_handler(wanted: "_Handler") -> "_Handler | None":
+    """What was called so far; None: nothing is changed. 0 stands for nothing to call."""
+    signals = sys.modules.get("signal")
+    if signals is None or not (wanted or callable(signals.getsignal(signals.SIGCHLD))):
+        return None
+    try:
+        return signals.signal(signals.SIGCHLD, wanted or signals.SIG_DFL)  # type: ignore[no-any-return]
+    except ValueError:  # not in the main thread: handlers are not called there
+        return None
 
 
 def _before_threads(tell: "Callable[[], None]") -> None:
@@ -211,7 +238,7 @@ def _at_uncaught(tell: "Callable[[], None]") -> None:
             # Below code that goes on, as below an extension that prints an error, there is another frame.
             is_last = sys._getframe().f_back is None and main.get_ident() == thread
             if is_last and str.__eq__(self, event) is True:
-                tell()
+                _undisturbed(tell)
             return False
 
     sys.addaudithook({Uncaught("sys.excepthook"): None}.get)  # type: ignore[arg-type]
