@@ -274,6 +274,31 @@ def test_a_shell_beside_a_rank_has_its_folder_and_environment(laptop: Laptop) ->
     assert "has no rank that runs" in laptop.refused("shell", run)
 
 
+def in_shell(laptop: Laptop, run: str, *command: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    words = [str(Path(sys.executable).with_name("gangline")), "shell", run, "--rank", "1", "--", *command]
+    env = {**os.environ, "GANGLINE_HOME": str(laptop.home)}
+    return subprocess.run(words, input=stdin, capture_output=True, env=env, check=False, timeout=90)
+
+
+def test_a_command_beside_a_rank_is_as_if_it_were_here(laptop: Laptop) -> None:
+    """Its words, input, output and exit code pass the bastion and `srun` unchanged."""
+    run = laptop.submit(HOLD, "--nodes", "2", "--procs-per-node", "1", "--gpus-per-node", "2")
+    laptop.logged(run, "up", 1)
+    laptop.until(run, "running")
+    odd = ["a  b", "$HOME", "it's", 'say "hi"', "*", "", "-x", "two\nlines", "\\", "ü"]
+    told = in_shell(laptop, run, "printf", "<%s>", *odd)
+    assert told.stdout.decode() == "".join(f"<{word}>" for word in odd), told
+    data = bytes(range(256)) * 5000
+    copied = in_shell(laptop, run, "sh", "-c", 'cat; echo "rank $RANK on $(hostname)" >&2; exit 7', stdin=data)
+    assert copied.returncode == 7, copied.stderr
+    assert copied.stdout == data
+    assert b"rank 1 on node02" in copied.stderr
+    assert in_shell(laptop, run, "no-such-program").returncode == 127
+    assert in_shell(laptop, run, "sh", "-c", "kill -TERM $$").returncode == 128 + 15
+    laptop.go(run)
+    laptop.until(run, "succeeded")
+
+
 def test_a_forgotten_shell_ends_with_the_job(laptop: Laptop) -> None:
     run = laptop.submit(HOLD)
     laptop.logged(run, "up")
