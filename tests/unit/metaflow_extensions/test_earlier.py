@@ -7,20 +7,19 @@ from typing import Any
 
 import pytest
 
-from metaflow_extensions.gangline.plugins.compat import foreach_depth
+from metaflow_extensions.gangline.plugins.compat import is_one_of_many
 from metaflow_extensions.gangline.plugins.earlier import find_earlier
+from metaflow_extensions.gangline.plugins.parts import UNKNOWN
 from metaflow_extensions.gangline.plugins.task import GangTask
 
 
 class StubClient:
     """One gang of the flow's run 1, which has a checkpoint, and may live."""
 
-    def __init__(
-        self, *, split: int | None = None, phase: str = "failed", pool: str = "local", has_saved: bool = True
-    ) -> None:
+    def __init__(self, *, part: str = "", phase: str = "failed", pool: str = "local", has_saved: bool = True) -> None:
         self._has_saved = has_saved
         labels = {"flow": "F", "run": "1", "step": "train", "task": "F/1/train/7", "attempt": "0"}
-        labels |= {} if split is None else {"split": str(split)}
+        labels |= {"part": part} if part else {}
         self._labels = {f"metaflow.{name}": value for name, value in labels.items()}
         self._run = {"id": "theirs", "phase": phase, "pool": pool, "labels": self._labels, "attempts": [{}]}
         self.stopped: list[str] = []
@@ -42,43 +41,47 @@ class StubClient:
         return [{"latest": True}] if self._has_saved else []
 
 
-def resumed(client: StubClient, *, split: int | None, depth: int | None) -> Any:
-    task = GangTask(flow="F", run="2", step="train", task="9", retry=0, split=split)
-    return find_earlier(client, task, clone="1", wants_checkpoint=True, depth=depth)  # type: ignore[arg-type]
+CATS, DOGS = "1f3a-0", "9c07-0"
 
 
-@pytest.mark.parametrize(("split", "depth"), [(None, 0), (1, 1)])
-def test_the_same_task_of_a_resumed_flow_goes_on(split: int | None, depth: int) -> None:
-    client = StubClient(split=split, phase="running")
-    found = resumed(client, split=split, depth=depth)
+def resumed(client: StubClient, *, part: str = "") -> Any:
+    task = GangTask(flow="F", run="2", step="train", task="9", retry=0, part=part)
+    return find_earlier(client, task, clone="1", wants_checkpoint=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("part", ["", CATS, f"{CATS}/{DOGS}", "round-3", "stored-1f3a-0"])
+def test_the_same_task_of_a_resumed_flow_goes_on(part: str) -> None:
+    client = StubClient(part=part, phase="running")
+    found = resumed(client, part=part)
     assert (found.start_from, found.begun, client.stopped) == ("theirs:latest", 1, ["theirs"])
 
 
 @pytest.mark.parametrize(
-    ("split", "depth"),
-    [(None, 1), (1, 2), (None, None)],
-    ids=["a later step of a foreach", "a foreach in a foreach", "a step that a switch repeats"],
+    ("theirs", "mine"),
+    [(UNKNOWN, UNKNOWN), (CATS, UNKNOWN), (UNKNOWN, CATS), ("stored-1f3a-0", "stored-77aa-0"), ("stored-1f3a-0", CATS)],
 )
-def test_what_may_be_of_another_task_is_neither_taken_nor_stopped(split: int | None, depth: int | None) -> None:
-    client = StubClient(split=split, phase="running")
-    found = resumed(client, split=split, depth=depth)
+def test_what_may_be_of_another_task_is_neither_taken_nor_stopped(theirs: str, mine: str) -> None:
+    client = StubClient(part=theirs, phase="running")
+    found = resumed(client, part=mine)
     assert (found.start_from, found.begun, client.stopped) == (None, 0, [])
     assert "cannot be told which of them was of this very task" in found.words[0]
 
 
-def test_another_part_of_a_foreach_has_nothing_to_say() -> None:
-    found = resumed(StubClient(split=0), split=1, depth=1)
-    assert (found.start_from, list(found.words)) == (None, [])
+@pytest.mark.parametrize(("theirs", "mine"), [(CATS, DOGS), (CATS, f"{CATS}/{DOGS}"), ("round-0", "round-1")])
+def test_another_part_of_a_foreach_has_nothing_to_say(theirs: str, mine: str) -> None:
+    client = StubClient(part=theirs, phase="running")
+    found = resumed(client, part=mine)
+    assert (found.start_from, list(found.words), client.stopped) == (None, [], [])
 
 
 def test_a_checkpoint_that_another_pool_has_is_told_of() -> None:
-    found = resumed(StubClient(pool="a100"), split=None, depth=0)
+    found = resumed(StubClient(pool="a100"))
     assert found.start_from is None
     assert found.words == ["What was saved on pool a100 cannot be read on pool local: it starts anew."]
 
 
 def test_nothing_is_said_of_another_pool_where_nothing_was_saved() -> None:
-    found = resumed(StubClient(pool="a100", has_saved=False), split=None, depth=0)
+    found = resumed(StubClient(pool="a100", has_saved=False))
     assert (found.start_from, list(found.words)) == (None, [])
 
 
@@ -86,7 +89,7 @@ def node(kind: str, *out: str, parents: tuple[str, ...] = ()) -> SimpleNamespace
     return SimpleNamespace(type=kind, out_funcs=list(out), split_parents=list(parents))
 
 
-def test_foreaches_around_a_step_are_counted_and_loops_seen() -> None:
+def test_foreaches_around_a_step_and_loops_are_seen() -> None:
     graph = {
         "start": node("split", "fan", "again"),
         "fan": node("foreach", "prep", parents=("start",)),
@@ -96,5 +99,5 @@ def test_foreaches_around_a_step_are_counted_and_loops_seen() -> None:
         "end": node("end"),
     }
     graph["join"] = node("join", "end", parents=("start", "fan"))
-    flow = SimpleNamespace(_graph=graph)
-    assert [foreach_depth(flow, step) for step in ("start", "train", "join", "again")] == [0, 1, 0, None]
+    found = {step: is_one_of_many(graph, step) for step in graph}
+    assert [step for step in found if found[step]] == ["prep", "train", "again"]

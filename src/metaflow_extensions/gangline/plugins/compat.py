@@ -14,7 +14,9 @@ from metaflow._vendor import click
 from metaflow.exception import MetaflowException
 from metaflow.mflog import TASK_LOG_SOURCE
 from metaflow.mflog.mflog import decorate
-from metaflow.util import get_username, resolve_identity
+from metaflow.util import decompress_list, get_username, resolve_identity
+
+from .parts import Frame
 
 __all__ = [
     "GangError",
@@ -25,7 +27,9 @@ __all__ = [
     "decorate_line",
     "end_hooks",
     "explain_caught",
-    "foreach_depth",
+    "first_input",
+    "frames_of",
+    "is_one_of_many",
     "local_sysroot",
     "log_store",
     "mute_decorator",
@@ -34,6 +38,7 @@ __all__ = [
     "named_decorator",
     "others",
     "register",
+    "rounds_of",
     "step_params",
     "username",
 ]
@@ -69,22 +74,59 @@ def attributes_of(step: Any, name: str) -> Mapping[str, Any]:
     return {} if found is None else found.attributes
 
 
-def foreach_depth(flow: Any, step: str) -> int | None:
-    """How many foreaches a step lies in; None: it may be run again and again, as a switch can have it."""
-    graph = flow._graph  # noqa: SLF001 - the only place that it has
-    ahead: list[str] = list(graph[step].out_funcs)
-    seen: set[str] = set()
-    while ahead:
-        name = ahead.pop()
-        if name == step:
-            return None
-        if name not in seen:
-            seen.add(name)
-            ahead += graph[name].out_funcs
-    parents = graph[step].split_parents
-    if graph[step].type == "join":
-        parents = parents[:-1]  # the split that it closes is still listed
-    return [graph[parent].type for parent in parents].count("foreach")
+def is_one_of_many(graph: Any, step: str) -> bool:
+    """Whether a step may have several tasks in one run of a flow: in a foreach, or repeated by a switch."""
+    node = graph[step]
+    parents = node.split_parents[:-1] if node.type == "join" else node.split_parents  # a join closes its own
+    return step in node.out_funcs or any(graph[parent].type == "foreach" for parent in parents)
+
+
+def frames_of(obj: Any, step: str, *, input_path: str, split: int | None) -> list[Frame]:
+    """The foreaches around a task, from the outside in, as Metaflow finds them when the task begins.
+
+    Args:
+        input_path: of a task before it.
+        split: which part it is of a foreach that begins with it.
+    """
+    node, found = obj.graph[step], _stored_task(obj, input_path)
+    stack = list(found.get("_foreach_stack") or ())
+    if node.type == "join" and obj.graph[node.split_parents[-1]].type == "foreach":
+        stack.pop()
+    told = [(one.var, one.index, one.value) for one in stack]
+    var, values = found.get("_foreach_var"), found.get("_foreach_values")
+    if node.type != "join" and var is not None and split is not None:
+        told.append((var, split, None if values is None else values[split]))
+    return [
+        Frame(
+            index=index,
+            items=found.get(var),
+            stored=found.keys_for_artifacts([var])[0],
+            shown=shown,
+            show=obj.flow._get_foreach_item_value,  # noqa: SLF001 - the text must be the same
+        )
+        for var, index, shown in told
+    ]
+
+
+def rounds_of(obj: Any, step: str, *, input_path: str) -> list[int]:
+    """How often a step that a switch repeats has been run before; [] for any other."""
+    if step not in obj.graph[step].out_funcs:
+        return []
+    before = _stored_task(obj, input_path).get("_iteration_stack")
+    return [before[-1] + 1 if before else 0]
+
+
+def first_input(params: Mapping[str, Any]) -> str | None:
+    """Of the tasks before this one, the path of the first."""
+    text = params.get("input_paths") or ""
+    if not text and params.get("input_paths_filename"):
+        text = Path(params["input_paths_filename"]).read_text(encoding="utf-8").strip(" \n\"'")
+    return str(decompress_list(text)[0]) if text else None
+
+
+def _stored_task(obj: Any, path: str) -> Any:
+    run, step, task, *_ = path.split("/")
+    return obj.flow_datastore.get_task_datastore(run, step, task)
 
 
 def step_params() -> list[Any]:

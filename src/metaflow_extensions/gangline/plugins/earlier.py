@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from gangline.client import Client, RunSummary
 
 from .outcome import ENDED
+from .parts import UNKNOWN, is_certain
 from .request import LABEL
 from .task import GangTask
 
@@ -39,24 +40,20 @@ class Earlier:
         return replace(task, begun=self.begun)
 
 
-def find_earlier(
-    client: Client, task: GangTask, *, clone: str | None, wants_checkpoint: bool, depth: int | None = 0
-) -> Earlier:
+def find_earlier(client: Client, task: GangTask, *, clone: str | None, wants_checkpoint: bool) -> Earlier:
     """Look for runs of earlier attempts, end those that still live, and find the newest checkpoint.
 
     Args:
         clone: the flow's run that is being resumed.
-        depth: how many foreaches the step lies in; None: it may be run again and again.
     """
     if task.retry == 0 and clone is None:
         return Earlier()
     runs = _own(client, task)
     words = []
-    if clone is not None and (theirs := _of_step(client, task, clone)):
-        if _is_told_apart(task, depth):
-            runs += theirs
-        else:
-            words.append(_NOT_TOLD_APART.format(run=clone))
+    if clone is not None:
+        theirs, is_sure = _of_part(client, task, clone)
+        runs += theirs
+        words += [] if is_sure else [_NOT_TOLD_APART.format(run=clone)]
     for run in runs:
         if run["phase"] not in ENDED:
             words.append(f"Run {run['id']} of an earlier attempt is still there, and is stopped first.")
@@ -84,18 +81,28 @@ def _choose_checkpoint(client: Client, task: GangTask, runs: Sequence[RunSummary
 
 def _own(client: Client, task: GangTask) -> list[RunSummary]:
     """Of this task, newest first."""
-    mine = client.list_runs(labels=[f"{LABEL}.task={task.pathspec}"], limit=_MOST)
+    mine = _labelled(client, task=task.pathspec)
     return [run for run in mine if run["labels"].get(f"{LABEL}.attempt") != str(task.retry)]
 
 
-def _of_step(client: Client, task: GangTask, clone: str) -> list[RunSummary]:
-    """Of the step, and of the same part of a foreach, in the flow's run that is being resumed; newest first."""
+def _of_part(client: Client, task: GangTask, clone: str) -> tuple[list[RunSummary], bool]:
+    """Of the same part of the step in the flow's run that is being resumed, newest first.
+
+    Returns:
+        Also whether those of other parts are known to be of other tasks.
+    """
     told = {"flow": task.flow, "run": clone, "step": task.step}
-    if task.split is not None:
-        told["split"] = str(task.split)
-    return client.list_runs(labels=[f"{LABEL}.{name}={value}" for name, value in told.items()], limit=_MOST)
+    same = _labelled(client, **told, **({"part": task.part} if task.part else {}))
+    same = [run for run in same if _part(run) == task.part != UNKNOWN]
+    if same:
+        return same, True
+    parts = [_part(run) for run in _labelled(client, **told)]
+    return [], not parts or all(map(is_certain, [task.part, *parts]))
 
 
-def _is_told_apart(task: GangTask, depth: int | None) -> bool:
-    """Whether the labels of a run can be those of this task alone: Metaflow numbers the first step of a foreach."""
-    return depth == 0 or (depth == 1 and task.split is not None)
+def _labelled(client: Client, **labels: str) -> list[RunSummary]:
+    return client.list_runs(labels=[f"{LABEL}.{name}={value}" for name, value in labels.items()], limit=_MOST)
+
+
+def _part(run: RunSummary) -> str:
+    return run["labels"].get(f"{LABEL}.part", "")

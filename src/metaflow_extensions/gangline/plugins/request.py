@@ -149,6 +149,7 @@ def _labels(task: GangTask) -> dict[str, str]:
         "task": task.pathspec,
         "attempt": str(task.retry),
         "split": "" if task.split is None else str(task.split),
+        "part": task.part,
         "user": username(),
         "project": current.get("project_name") or "",
         "branch": current.get("branch_name") or "",

@@ -13,7 +13,7 @@ from typing import Any
 from gangline.client import Client, GanglineError, RunDetail, connect, keep_lease
 from gangline.client.submission import prepare, send
 
-from .compat import GangError, attributes_of, foreach_depth, log_store
+from .compat import GangError, attributes_of, log_store
 from .earlier import find_earlier
 from .elsewhere import in_container
 from .lines import ContainerLog, TaskLog
@@ -56,7 +56,6 @@ class ServedGang:
         is_wanted: Callable[[], bool],
     ) -> None:
         self._step = getattr(flow, task.step)
-        self._depth = foreach_depth(flow, task.step)
         self._store = flow_datastore
         self._task = task
         self._clone = clone
@@ -91,7 +90,6 @@ class ServedGang:
             self._task,
             clone=self._clone,
             wants_checkpoint=not self._starts_itself,
-            depth=self._depth,
         )
         self._task = earlier.begin(self._task)
         argv = sys.argv

@@ -42,7 +42,9 @@ class GangTask:
     """Metaflow's number of this attempt."""
     pool: str = "local"
     split: int | None = None
-    """Which one of a foreach it is."""
+    """Which one of a foreach it is, where that begins with its step."""
+    part: str = ""
+    """Which task of its step it is, by the items of all foreaches around it (`parts.py`)."""
     tags: tuple[str, ...] = ()
     begun: int = 0
     """How often earlier attempts of the task have started a gang."""

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from types import FrameType
 from typing import Any
 
@@ -17,10 +18,11 @@ from metaflow import current
 
 from gangline.client import GanglineError
 
-from .compat import GangError, attributes_of, register
+from .compat import GangError, attributes_of, first_input, frames_of, is_one_of_many, register, rounds_of
 from .container import SPOT_NOTICE, find_container_failure, run_in_container
 from .elsewhere import in_container
 from .hooks import orchestrated
+from .parts import UNKNOWN, name_part
 from .task import LOCAL, TOLD, GangTask, ToldToEndError
 
 __all__ = ["find_failure", "run_gang"]
@@ -93,6 +95,7 @@ def _serve(
             f"Gangline: {error}. Install Gangline into the image, or name no pool: then the gang runs in the container."
         ) from None
     clone = params.get("clone_run_id")
+    task = replace(task, part=_part_of(obj, params))
     ServedGang(obj.flow, obj.flow_datastore, task, clone=clone, note=note, is_wanted=is_wanted).run()
 
 
@@ -108,6 +111,18 @@ def _task_of(obj: Any, params: dict[str, Any]) -> GangTask:
         split=params.get("split_index"),
         tags=tuple(params.get("opt_tag") or ()),
     )
+
+
+def _part_of(obj: Any, params: dict[str, Any]) -> str:
+    step, path = params["step_name"], first_input(params)
+    if path is None or not is_one_of_many(obj.graph, step):
+        return ""
+    try:
+        frames = frames_of(obj, step, input_path=path, split=params.get("split_index"))
+        return name_part(frames, rounds_of(obj, step, input_path=path))
+    except Exception as error:  # noqa: BLE001 - whatever a store or a class of the flow raises
+        sys.stderr.write(f"Which part of its foreach this task is could not be read ({error}).\n")
+        return UNKNOWN
 
 
 def _collect_signals() -> Callable[[], bool]:
