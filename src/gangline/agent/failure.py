@@ -169,6 +169,8 @@ def _traceback_of(error: BaseException) -> str:
     import traceback  # noqa: PLC0415 - only a rank that fails pays for it
 
     try:
-        return "".join(traceback.format_exception(type(error), error, error.__traceback__, limit=-_MOST_FRAMES))
+        parts = traceback.format_exception(type(error), error, error.__traceback__, limit=-_MOST_FRAMES)
+        # A long message must not leave the frames out.
+        return "".join(part if len(part) <= _MESSAGE_CHARS else f"{part[:_MESSAGE_CHARS]}…\n" for part in parts)
     except Exception as trouble:  # noqa: BLE001 - the user's own __str__ or __repr__, as above
         return f"<its traceback cannot be shown: {type(trouble).__name__}>"

@@ -26,7 +26,8 @@ def lay_out_message(text: str, width: int, *, most: int, lead: str = "") -> list
     """The message in its own lines, the second and later ones indented, each wrapped.
 
     Args:
-        most: lines that are shown; of what is over, the last one says how many lines it has.
+        most: rows of the terminal that are taken, unless the first line alone takes more; of what is over, the last one
+            says how many lines it has.
         lead: what stands before the message, on its first line; with an empty message it stands alone.
     """
     first, *more = [line for line in visible(_plain(text), multiline=True).splitlines() if line.strip()] or [""]
@@ -34,8 +35,10 @@ def lay_out_message(text: str, width: int, *, most: int, lead: str = "") -> list
     left = min((_indent_of(line) for line in more), default=0)
     for line in more:
         lines += _wrap(line.strip(), width, _MORE_INDENT + " " * min(_MOST_INDENT, _indent_of(line) - left))
-    if len(lines) > most:
-        lines[most - 1 :] = [f"{_MORE_INDENT}({render_count(len(lines) - most + 1, 'more line')})"]
+    rows = [-(-cell_width(line) // max(1, width)) for line in lines]
+    if len(lines) > 1 and sum(rows) > most:
+        kept = max(min(1, most - 1), sum(sum(rows[: number + 1]) < most for number in range(len(lines))))
+        lines[kept:] = [f"{_MORE_INDENT}({render_count(len(lines) - kept, 'more line')})"]
     return lines
 
 

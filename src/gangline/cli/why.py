@@ -28,6 +28,8 @@ _LEAST_MESSAGE, _MOST_MESSAGE = 2, 8
 """Lines of an exception, however little room there is, and where there is enough: many say in the third what to do."""
 _FACT_LINES = 3
 _MOST_CAUSES = 2
+_LONGEST_LINE = 4
+"""In widths of a page: of what is quoted. All of it is in the log, and in what `--json` prints."""
 _PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """What PyTorch puts before each line of a traceback that it prints."""
 _IN_LIBRARY = re.compile(r"\[[^\]\s]+\.(?:cc|cpp|h|cu):\d+\] ")
@@ -196,8 +198,8 @@ def _facts(facts: Mapping[str, str], terminal: Terminal) -> list[str]:
 
 
 def _quote(lines: Sequence[str], terminal: Terminal) -> list[str]:
-    """Lines, each cut to the terminal and marked as quoted."""
+    """Lines, each marked as quoted and cut to the terminal, or where that is a file, to what somebody may read."""
     bar = "│ " if terminal.unicode else "| "
     shown = [visible(line, multiline=True).expandtabs(4) for line in lines]
-    width = terminal.width - cell_width(bar) - 2
+    width = min(terminal.width, _LONGEST_LINE * terminal.page) - cell_width(bar) - 2
     return [terminal.paint(bar, dim=True) + terminal.clip(line, width) for line in shown]

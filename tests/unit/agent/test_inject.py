@@ -161,5 +161,6 @@ def test_an_error_of_a_library_is_named_with_its_module():
 
 def test_a_description_is_bounded():
     told = describe(raised(ValueError("x" * 100_000)))
+    assert "in raised" in told["traceback"], "the message leaves room for the frames"
     assert len(told["message"]) == 4_000
-    assert len(told["traceback"]) == 16_000
+    assert len(told["traceback"]) < 5_000

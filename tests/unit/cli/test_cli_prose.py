@@ -58,6 +58,12 @@ def test_a_message_without_any_space_is_bounded_too():
     assert cell_width(lines[0]) <= 4 * 50
 
 
+def test_lines_without_any_space_take_no_more_rows_than_others():
+    lines = lay_out_message("\n".join(f"{number} {'y' * 300}" for number in range(50)), 50, most=8)
+    assert sum(-(-cell_width(line) // 50) for line in lines) <= 8
+    assert lines[-1] == "  (97 more lines)"
+
+
 @pytest.mark.parametrize("text", ["", "\n \n", "\x1b[31m\x1b[0m"])
 def test_without_a_message_its_lead_stands_alone(text: str):
     assert lay_out_message(text, 40, most=8, lead="KeyError") == ["KeyError"]

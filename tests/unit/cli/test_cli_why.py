@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from gangline.cli.summary import render_summary
-from gangline.cli.terminal import Terminal
+from gangline.cli.terminal import UNLIMITED_COLUMNS, Terminal
 from gangline.cli.why import render_why
 
 LIBRARY = "/opt/env/lib/python3.11/site-packages/torch/nn/modules/module.py"
@@ -248,3 +248,11 @@ def test_ranks_that_are_slow_now_are_shown(make: Any) -> None:
     run = make.run(phase="running", attempt=1, events=events)
     assert "slow        Rank 2 is slow." in screen(run, make)
     assert not [line for line in screen({**run, "phase": "stopped"}, make) if line.startswith("slow ")]
+
+
+def test_a_line_of_any_length_stays_readable_in_a_file(make: Any) -> None:
+    run = make_run(make)
+    long = {"error_message": "x" * 4_000, "traceback": "T\n  y = " + "y" * 9_000, "log_tail": "z" * 4_000}
+    run["attempts"][-1]["first_failure"].update(long)
+    lines = render_summary(run, Terminal(width=UNLIMITED_COLUMNS, unicode=False))
+    assert max(map(len, lines)) <= 410
