@@ -13,7 +13,7 @@ from gangline.agent.loop import Loop
 from gangline.agent.members import Member
 from gangline.agent.node import Node
 from gangline.agent.sampler import SystemJournal
-from gangline.agent.stragglers import Pace
+from gangline.agent.stragglers import Finding, Pace
 from gangline.domain.spec import WatchPolicy
 
 __all__ = ["NodePace", "StragglerWatch", "decide_period_s", "parse_steps"]
@@ -85,13 +85,13 @@ class StragglerWatch:
         self._write = write
         self._attempt = -1
         self._pace = self._fresh()
-        self._told: set[int] = set()
+        self._told: dict[int, Finding] = {}
         self._looked = 0.0
 
     def take(self, message: Mapping[str, Any], member: Member) -> None:
         """A node's report."""
         if message["attempt"] != self._attempt:
-            self._attempt, self._pace, self._told = message["attempt"], self._fresh(), set()
+            self._attempt, self._pace, self._told = message["attempt"], self._fresh(), {}
         now, ahead_s = time.time(), member.clock[0] if member.clock is not None else 0.0
         told_of = {int(name) for name in message["ranks"]}
         for rank in [rank for rank, owner in self._owners.items() if owner is member and rank not in told_of]:
@@ -107,13 +107,17 @@ class StragglerWatch:
 
     def _look(self) -> None:
         found = {finding.rank: finding for finding in self._pace.find()}
-        for rank in sorted(found.keys() - self._told):
+        for rank in sorted(found.keys() - self._told.keys()):
             text = f"{self._name(rank)} {found[rank].text}. Likely cause: {self._pace.cause(rank)}."
             self._write("straggler", text=text, rank=rank, on=True, ratio=found[rank].ratio)
-        for rank in sorted((self._told - found.keys()) & self._owners.keys()):
-            how = "keeps up again" if len(self._owners) > 1 else "has nobody left to hold up: the others have ended"
+        alone = len(self._owners) == 1
+        for rank, finding in list(self._told.items()):
+            if rank in found or rank not in self._owners or not (alone or self._pace.can_clear(finding)):
+                continue
+            how = "has nobody left to hold up: the others have ended" if alone else "keeps up again"
             self._write("straggler", text=f"{self._name(rank)} {how}.", rank=rank, on=False)
-        self._told = set(found)
+            del self._told[rank]
+        self._told.update({rank: one for rank, one in found.items() if one.ratio is not None or rank not in self._told})
 
     def _name(self, rank: int) -> str:
         member = self._owners[rank]

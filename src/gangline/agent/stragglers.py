@@ -38,7 +38,7 @@ _IDLE_CORES = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """A rank that is slower than its peers."""
+    """A rank that is slower than its peers: by its steps, or, without `ratio`, by what keeps it from running."""
 
     rank: int
     text: str
@@ -98,7 +98,7 @@ class Pace:
         """Ranks that were slower than their peers for the whole window."""
         if len(self._ranks) < 2:  # noqa: PLR2004 - nobody to compare with
             return []
-        periods = {rank: period for rank, known in self._ranks.items() if (period := self._period(known)) is not None}
+        periods = self._periods()
         if len(periods) == len(self._ranks):
             slow = [(rank, own_s, _others(periods, rank)) for rank, own_s in sorted(periods.items())]
             if found := [self._slow(*one) for one in slow if one[1] >= self._factor * one[2]]:
@@ -109,10 +109,23 @@ class Pace:
                     return found
         return self._kept()
 
+    def can_clear(self, finding: Finding) -> bool:
+        """Whether enough is known to say that a rank keeps up again, as it was found and is not any more.
+
+        Ranks that make no steps, as they have made their last one, or save, or evaluate, show nothing of the kind.
+        """
+        if finding.ratio is None:
+            return all(_kept_share(known) is not None for known in self._ranks.values())
+        return len(self._periods()) == len(self._ranks)
+
     def cause(self, rank: int) -> str:
         """What of a rank's machine explains that it is slow."""
         known = self._ranks[rank]
         return describe_cause(_typical(known), known.machine)
+
+    def _periods(self) -> dict[int, float]:
+        periods = {rank: self._period(known) for rank, known in self._ranks.items()}
+        return {rank: period for rank, period in periods.items() if period is not None}
 
     def _period(self, known: _Rank) -> float | None:
         """Seconds from step to step; None where the window is not covered."""

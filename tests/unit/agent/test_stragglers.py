@@ -153,3 +153,24 @@ def test_what_is_told_of_a_slow_rank_in_the_end(monkeypatch: pytest.MonkeyPatch,
         watch.take({"attempt": 0, "ranks": ranks, "machine": {}}, member)
     assert [(one["rank"], one["on"]) for one in told] == [(1, True), (1, False)]
     assert told[-1]["text"] == f"Rank 1 on node 0 (h) {said}"
+
+
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_nothing_is_told_of_a_slow_rank_once_the_others_make_no_steps(
+    monkeypatch: pytest.MonkeyPatch, *, goes_on: bool
+):
+    now, told = [1000.0], list[dict[str, Any]]()
+    monkeypatch.setattr(pacing.time, "time", lambda: now[0])
+    watch = StragglerWatch(WatchPolicy(straggler_window_s=6.0), lambda _kind, **keys: told.append(keys))
+    member = Member(node=0, host="h", address="a", pid=1, machine="m", send=lambda _message: None)
+    done = dict.fromkeys(range(3), 0)
+    for second in range(40):
+        now[0] += 1.0
+        paces = {0: 8, 1: 4, 2: 8} if second < 20 else {0: 0, 1: 4 * goes_on, 2: 0}
+        ranks = {}
+        for rank, pace in paces.items():
+            steps = [(done[rank] + one, now[0] - 1 + one / pace) for one in range(pace)]
+            done[rank] += pace
+            ranks[str(rank)] = {"steps": steps, "load": {"delay": 0.0, "state": "S"}}
+        watch.take({"attempt": 0, "ranks": ranks, "machine": {}}, member)
+    assert [(one["rank"], one["on"]) for one in told] == [(1, True)]
