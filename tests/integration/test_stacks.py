@@ -65,6 +65,7 @@ def test_stacks_of_a_healthy_gang_are_grouped_and_disturb_nothing(shared_home: P
     wrong = gangline("stacks", run_id, "--rank", "4", home=shared_home)
     assert wrong.returncode == 66
     assert "Ranks: 0 to 3" in wrong.stderr
+    beside_rank_three(run_id, run, shared_home)
     (run.code / "end").touch()
     assert gangline("wait", run_id, home=shared_home).returncode == 0
     kinds = [event["kind"] for event in read_journal(run.attempt(0).events(0))]
@@ -73,6 +74,15 @@ def test_stacks_of_a_healthy_gang_are_grouped_and_disturb_nothing(shared_home: P
     assert after.returncode == 0
     assert "Rank 2" in after.stdout
     assert after.stdout.count("\n\n") == 1
+
+
+def beside_rank_three(run_id: str, run: RunDir, home: Path) -> None:
+    """A program beside a rank is told what the rank is, and takes no part in the run."""
+    code = "import gangline, os; c = gangline.current(); gangline.log({'x': 1}, step=0); print(c.rank, c.world_size)"
+    there = ("--rank", "3", "--", sys.executable, "-c", f"{code}; print(os.getcwd(), 'MASTER_PORT' in os.environ)")
+    done = gangline("shell", run_id, *there, home=home)
+    assert (done.returncode, done.stdout) == (0, f"3 4\n{run.code} False\n"), done.stderr
+    assert not text(run.metrics(3)), "nothing is written among the rank's own numbers"
 
 
 def test_a_leader_that_is_frozen_is_named_in_bounded_time(home: Path, tmp_path: Path) -> None:

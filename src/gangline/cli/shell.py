@@ -12,18 +12,18 @@ from pathlib import Path
 
 import click
 
+from gangline.agent.rankshell import find_beside
 from gangline.cli import connection
 from gangline.cli.describe import is_over
 from gangline.cli.options import Whole, run_argument
 from gangline.cli.terminal import say
 from gangline.domain.errors import Conflict, InvalidRequest
 from gangline.domain.naming import LOCAL
-from gangline.domain.role import leave_out_role
+from gangline.rundir.layout import RunDir
 from gangline.wire.views import AttemptView, NodeView, RankView, RunDetail
 
-__all__ = ["command", "leave_out_agent", "render_numbers"]
+__all__ = ["command"]
 
-_OF_THE_AGENT = frozenset({"GANGLINE_INJECTED", "GANGLINE_RUN_DIR"})
 _NOT_FOUND, _NOT_RUN, _OF_SIGNAL = 127, 126, 128
 _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -45,16 +45,13 @@ def command(*, run: str, rank: int | None, node: int | None, only_print: bool, t
         raise InvalidRequest("--rank contradicts --node", fix="Keep one of them.")
     detail = connection.connect().run(run)
     attempt = _running(detail)
+    where, wanted = _find_beside(detail, attempt, rank, node)
     if detail["pool"] == LOCAL:
-        found = _find_rank(attempt, rank, node)
-        words, folder, env = (
-            there or _shell_here(detail),
-            _folder(detail),
-            _environment_of(found, render_numbers(detail, attempt, found)),
-        )
+        beside = find_beside(RunDir(Path(detail["run_dir"])), launch=attempt["launch"], node=where["node"], rank=wanted)
+        words, folder = there or _shell_here(detail), beside.folder
+        env = {**beside.env, "TERM": os.environ.get("TERM", "dumb")}
     else:
-        where, beside = _find_beside(detail, attempt, rank, node)
-        words, folder, env = _shell_there(detail, where, beside, there), Path.cwd(), dict(os.environ)
+        words, folder, env = _shell_there(detail, where, wanted, there), Path.cwd(), dict(os.environ)
     if only_print:
         prefix = f"cd {shlex.quote(str(folder))} && " if detail["pool"] == LOCAL else ""
         say(f"{prefix}{shlex.join(words)}")
@@ -69,17 +66,6 @@ def _running(run: RunDetail) -> AttemptView:
             f"Run `{run['id']}` has no rank that runs", why=f"It is {run['phase']}", fix="`gangline ps` lists runs."
         )
     return attempt
-
-
-def _find_rank(attempt: AttemptView, rank: int | None, node: int | None) -> RankView:
-    """A rank that runs: the one that is named, or the first of a node."""
-    live = [one for one in attempt["ranks"] if one["ended"] is None and one["pid"] is not None]
-    for one in live:
-        if (node is None and one["rank"] == (rank or 0)) or (node is not None and one["node"] == node):
-            return one
-    what = f"rank {rank or 0}" if node is None else f"rank on node {node}"
-    listed = ", ".join(str(one["rank"]) for one in live[:20])
-    raise InvalidRequest(f"There is no {what} that runs", fix=f"Those that run: {listed or 'none'}.")
 
 
 def _find_beside(run: RunDetail, attempt: AttemptView, rank: int | None, node: int | None) -> tuple[NodeView, int]:
@@ -137,55 +123,3 @@ def _shell_there(run: RunDetail, node: NodeView, rank: int, command: Sequence[st
 def _shell_here(run: RunDetail) -> list[str]:
     say(f"A shell in the folder of {run['id']}; Ctrl-D leaves it, the run goes on.", err=True)
     return [os.environ.get("SHELL") or "/bin/sh"]
-
-
-def _folder(run: RunDetail) -> Path:
-    workdir = (run["spec"].get("snapshot") or {}).get("workdir") or "."
-    return Path(run["run_dir"], "code", workdir)
-
-
-def _environment_of(rank: RankView, numbers: Mapping[str, str]) -> Mapping[str, str]:
-    """The variables that a rank was started with, and its numbers: a rank under warm start took those from no variable.
-
-    Raises:
-        Conflict: it has just ended, or belongs to somebody else.
-    """
-    try:
-        raw = Path(f"/proc/{rank['pid']}/environ").read_bytes()
-    except OSError as error:
-        raise Conflict(
-            f"The environment of rank {rank['rank']} cannot be read", why=error.strerror or str(error)
-        ) from error
-    pairs = (os.fsdecode(item).partition("=") for item in raw.split(b"\0") if item)
-    found = leave_out_agent({name: value for name, _, value in pairs})
-    return {**found, **numbers, "TERM": os.environ.get("TERM", "dumb")}
-
-
-def leave_out_agent(env: Mapping[str, str]) -> dict[str, str]:
-    """A rank's variables without those by which a program would do as if it were that rank. Pure.
-
-    Python would set itself up as the agent told it to, and `gangline.log` write among the run's own numbers.
-    """
-    found = {name: value for name, value in leave_out_role(env).items() if name not in _OF_THE_AGENT}
-    if (told := env.get("GANGLINE_INJECTED")) is not None:  # the agent's own folder is the first
-        rest = env.get("PYTHONPATH", "").partition(os.pathsep)[2]
-        found.pop("PYTHONPATH", None)
-        if rest or "pythonpath=empty" in told.split("\x1f"):
-            found["PYTHONPATH"] = rest
-    return found
-
-
-def render_numbers(run: RunDetail, attempt: AttemptView, rank: RankView) -> dict[str, str]:
-    """The variables that say which rank of how many it is. Pure."""
-    each = run["procs_per_node"]
-    nodes = len(attempt["nodes"]) or run["nodes"]
-    numbers = {
-        "RANK": rank["rank"],
-        "LOCAL_RANK": rank["rank"] % each,
-        "WORLD_SIZE": nodes * each,
-        "LOCAL_WORLD_SIZE": each,
-        "NODE_RANK": rank["rank"] // each,
-        "NNODES": nodes,
-        "GANGLINE_ATTEMPT": attempt["number"],
-    }
-    return {name: str(number) for name, number in numbers.items()}

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+from pathlib import Path
 from typing import Any
 
-from gangline.cli.shell import leave_out_agent, render_numbers
+import pytest
+
+from gangline.agent.rankshell import Beside
+from gangline.rundir.layout import RunDir
 
 FAR = {
     "job": "12",
@@ -60,40 +64,33 @@ def test_beside_a_rank_that_has_ended_there_is_none(gangline: Any, client: Any, 
     assert f"Rank 1 of `{run['id']}` does not run any more: it ended with exit code 3." in refused.err
 
 
+@pytest.fixture
+def beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """What the agent's rules make for a program beside a rank of this machine; its folder."""
+    folder = tmp_path / "code" / "sub"
+    folder.mkdir(parents=True)
+
+    def find(run: RunDir, *, launch: int, node: int, rank: int) -> Beside:
+        env = {"PATH": os.environ["PATH"], "PLACE": f"{run.path} {launch} {node} {rank}"}
+        return Beside(run_name="r", rank=rank, folder=folder, env=env)
+
+    monkeypatch.setattr("gangline.cli.shell.find_beside", find)
+    return folder
+
+
 def test_here_it_has_the_folder_and_the_environment_of_the_rank(
-    gangline: Any, client: Any, make: Any, tmp_path: Any, monkeypatch: Any
+    gangline: Any, client: Any, make: Any, tmp_path: Path, beside: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    run = make_live(make, client, pool="local", run_dir=str(tmp_path), spec={"snapshot": {"workdir": "sub"}})
-    (tmp_path / "code" / "sub").mkdir(parents=True)
+    run = make_live(make, client, pool="local", run_dir=str(tmp_path))
     shell = tmp_path / "shell"
-    shell.write_text(f'#!/bin/sh\npwd >{tmp_path}/said\necho "$HOME" >>{tmp_path}/said\nexit 3\n')
+    shell.write_text(f'#!/bin/sh\npwd >{tmp_path}/said\necho "$PLACE $SECOND" >>{tmp_path}/said\nexit 3\n')
     shell.chmod(0o755)
     monkeypatch.setenv("SHELL", str(shell))
-    assert gangline("shell", run["id"]).code == 3
-    assert (tmp_path / "said").read_text().splitlines()[0] == str(tmp_path / "code" / "sub")
-    assert gangline("shell", run["id"], "--print").out == f"cd {tmp_path}/code/sub && {shell}\n"
-    assert "There is no rank 9 that runs" in gangline("shell", run["id"], "--rank", "9").err
-
-
-def test_a_program_in_the_shell_does_not_pose_as_the_rank():
-    told = "pythonpath=\x1fmode=probe\x1fsocket=7"
-    of_the_agent = {
-        "GANGLINE_INJECTED": told,
-        "GANGLINE_RUN_DIR": "/r",
-        "TORCHELASTIC_ERROR_FILE": "/e",
-        "MASTER_PORT": "1",
-    }
-    assert leave_out_agent({**of_the_agent, "PYTHONPATH": "/injected", "LR": "1"}) == {"LR": "1"}
-    assert leave_out_agent({**of_the_agent, "PYTHONPATH": "/injected:/mine:/too"}) == {"PYTHONPATH": "/mine:/too"}
-    empty = {"GANGLINE_INJECTED": told.replace("pythonpath=", "pythonpath=empty"), "PYTHONPATH": "/injected"}
-    assert leave_out_agent(empty) == {"PYTHONPATH": ""}
-    assert leave_out_agent({"PYTHONPATH": "/mine"}) == {"PYTHONPATH": "/mine"}
-
-
-def test_the_shell_knows_the_numbers_of_its_rank(make: Any, client: Any):
-    run = make_live(make, client, nodes=4, procs_per_node=2)
-    numbers = render_numbers(run, run["attempts"][0], rank(3, 1))
-    assert (numbers["RANK"], numbers["LOCAL_RANK"], numbers["WORLD_SIZE"], numbers["NNODES"]) == ("3", "1", "4", "2")
+    monkeypatch.setenv("SECOND", "of the one who types")
+    assert gangline("shell", run["id"], "--node", "1").code == 3
+    assert (tmp_path / "said").read_text() == f"{beside}\n{tmp_path} 0 1 1 \n"
+    assert gangline("shell", run["id"], "--print").out == f"cd {beside} && {shell}\n"
+    assert "There is no rank 9 in this attempt" in gangline("shell", run["id"], "--rank", "9").err
 
 
 def test_where_nothing_runs_there_is_no_shell(gangline: Any, client: Any, make: Any):
@@ -109,20 +106,21 @@ def test_show_names_job_and_log(gangline: Any, client: Any, make: Any):
     assert "squeue --jobs=12" in out
 
 
-def test_a_command_runs_there_and_its_exit_code_is_passed_on(gangline: Any, client: Any, make: Any, tmp_path: Any):
-    run = make_live(make, client, pool="local", run_dir=str(tmp_path), spec={"snapshot": {"workdir": "."}})
-    (tmp_path / "code").mkdir()
-    wanted = ["sh", "-c", 'pwd >said; echo "$RANK $1" >>said; exit 5', "x", "a b; $HOME"]
+def test_a_command_runs_there_and_its_exit_code_is_passed_on(
+    gangline: Any, client: Any, make: Any, tmp_path: Path, beside: Path
+):
+    run = make_live(make, client, pool="local", run_dir=str(tmp_path))
+    wanted = ["sh", "-c", 'pwd >said; echo "$PLACE $1" >>said; exit 5', "x", "a b; $HOME"]
     assert gangline("shell", run["id"], "--rank", "1", "--", *wanted).code == 5
-    assert (tmp_path / "code" / "said").read_text() == f"{tmp_path}/code\n1 a b; $HOME\n"
-    (tmp_path / "code" / "said").unlink()
+    assert (beside / "said").read_text() == f"{beside}\n{tmp_path} 0 1 1 a b; $HOME\n"
+    (beside / "said").unlink()
     assert gangline("shell", run["id"], "--", "sh", "-c", "kill -9 $$").code == 137
     absent = gangline("shell", run["id"], "--", "no-such-program", "--flag")
     assert (absent.code, absent.out, absent.err) == (127, "", "gangline: no-such-program: No such file or directory\n")
     assert gangline("shell", run["id"], "--", str(tmp_path)).code == 126
     shown = gangline("shell", run["id"], "--print", "--", "echo", "a b").out
-    assert shown == f"cd {tmp_path}/code && echo 'a b'\n"
-    (tmp_path / "code").rmdir()
+    assert shown == f"cd {beside} && echo 'a b'\n"
+    beside.rmdir()
     assert gangline("shell", run["id"], "--", "true").code == 75
 
 
