@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _SIGNAL_BASE = 128
+_MAY_BE = " with exit code {code}; the last exception in its log may or may not be why"
 _NEARLY_FULL = 0.9
 """Share of a node's memory from which on SIGKILL is probably the kernel's."""
 _PORT_TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
@@ -65,7 +66,7 @@ class RankEnd:
     exit_code: int | None
     signal: int | None
     error: Mapping[str, Any] | None = None
-    """The exception that ended it: `type`, `message`, `traceback`, `causes`."""
+    """The exception that ended it: `type`, `message`, `traceback`, `causes`; with `in_log`: was printed."""
     log_tail: str = ""
     peak_rss_bytes: int | None = None
     kernel_oom_kills: int = 0
@@ -95,10 +96,12 @@ def decide_verdict(end: RankEnd, *, own: Sequence[Signature] = (), facts: Mappin
     who = f"Rank {end.rank} on node {end.node} ({end.host})"
     known = {"signal": signal_name(end.signal) or "", **(facts or {})}
     found = find_signature(_evidence(end), (*own, *SIGNATURES))
+    in_log = _MAY_BE.format(code=end.exit_code) if (end.error or {}).get("in_log") else ""
     if found is None:
-        return Verdict(reason=Reason.USER_ERROR, message=f"{who} failed{_told(end, None)}.")
+        return Verdict(reason=Reason.USER_ERROR, message=f"{who} failed{in_log}{_told(end, None)}.")
     signature = found.signature
-    parts = [who, " ", found.sentence(known), _told(end, found)]
+    sentence = f"failed{in_log} (it {found.sentence(known)})" if in_log else found.sentence(known)
+    parts = [who, " ", sentence, _told(end, found)]
     if signature.reason in _WITH_PEAK and signature.id != _BY_HAND:
         parts.append(_peak(end))
     if signature.id == _KILLED:

@@ -42,6 +42,8 @@ _MESSAGE_CHARS = 4_000
 _TRACEBACK_CHARS = 16_000
 _MOST_CAUSES = 8
 _HEADER = "Traceback "
+_OF_SIGNALS = 128
+"""From here on, an exit code tells of a signal that a shell has seen."""
 _SAME_MOMENT_S = 0.5
 """Between two clocks, of the rank and of the file system, for what happens together."""
 _CARRIES_LOG = re.compile(r"(^|\.)(CalledProcessError|ChildFailedError)$")
@@ -89,6 +91,8 @@ def read_error(
 ) -> dict[str, Any] | None:
     """The exception that ended a rank, or where it was when it crashed, if any is known.
 
+    With `in_log` it is no more than the last one that was printed, by a rank that then left in a way of its own.
+
     Args:
         log: the end of the rank's log.
         signal: what ended it; None: it exited.
@@ -103,11 +107,20 @@ def read_error(
         if written is None and folder.recorded_error(rank).stat().st_size <= _MOST_RECORD_BYTES:
             written = parse_record(folder.recorded_error(rank).read_text(encoding="utf-8", errors="replace"))
     error = decide_error(written, log=log, signal=signal)
+    if error is not None and written is None and _left_otherwise(folder, rank, exit_code):
+        error["in_log"] = True
     crash = crash_signal(exit_code, signal)
     if crash is None or (error is not None and find_place(str(error.get("traceback") or ""))):
         return error
     stack = _read_crash(folder, rank, crash, log)
     return with_crash(error, stack) if stack else error
+
+
+def _left_otherwise(folder: AttemptDir, rank: int, exit_code: int | None) -> bool:
+    """Whether a process ended with a code that no exception gives it, or with 1 by `os._exit`."""
+    if not exit_code or exit_code >= _OF_SIGNALS:
+        return False
+    return exit_code != 1 or (folder.stacks(rank).exists() and not folder.left(rank).exists())
 
 
 def _read_crash(folder: AttemptDir, rank: int, number: int, log: str) -> str:

@@ -383,6 +383,7 @@ def _render_failure(record: RankRecord) -> dict[str, Any]:
         "time": record.failed_at,
         "error_type": error.get("type") or None,
         "error_message": error.get("message"),
+        "error_in_log": bool(error.get("in_log")),
         "traceback": error.get("traceback"),
         "causes": error.get("causes") or [],
         "log_tail": record.log_tail,

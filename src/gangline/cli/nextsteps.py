@@ -52,7 +52,9 @@ def _after_failure(run: RunDetail) -> list[tuple[str, str]]:
         found.append((f"gangline debug {run['debug_of']}{_pdb(run, failure)}", "once more"))
     else:
         if reason in _OF_THE_CODE:
-            found.append((f"gangline debug {run_id}{_pdb(run, failure)}", "repeat it here with few ranks"))
+            pdb = _pdb(run, failure)
+            stops = ", and stop where it raises" if pdb else ""
+            found.append((f"gangline debug {run_id}{pdb}", f"repeat it here with few ranks{stops}"))
         found += _after_an_edit(run) if reason == Reason.USER_ERROR.value else []
         found.append(_go_on(run))
     return [*found, (f"gangline show {run_id} --full", "its code, checkpoints and environment, too")]
@@ -98,7 +100,8 @@ def _which_log(run: RunDetail) -> str:
 def _pdb(run: RunDetail, failure: FailureView | None) -> str:
     """A debugger, where an exception of Python code would stop in it."""
     is_python = run["spec"].get("entry_kind") != "command"
-    raised = failure is not None and failure["error_type"] is not None and run["reason"] != Reason.HANG.value
+    uncaught = failure is not None and failure["error_type"] is not None and not failure["error_in_log"]
+    raised = uncaught and run["reason"] != Reason.HANG.value
     return " --pdb" if is_python and raised else ""
 
 

@@ -66,6 +66,11 @@ def render_why(run: RunDetail, terminal: Terminal, *, room: int = _QUOTED_LINES)
     trace = trace[-max(0, room - len(log)) :]
     return [
         terminal.paint(visible(describe_failure(failure, attempt["started"])), "red"),
+        *(
+            [terminal.paint("the last exception in its log, which may or may not be why:", dim=True)]
+            if failure["error_in_log"]
+            else []
+        ),
         *message,
         *_render_causes(failure, terminal),
         *_quote(trace, terminal),

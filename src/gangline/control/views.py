@@ -224,6 +224,7 @@ def _failure_view(raw: Mapping[str, Any]) -> FailureView:
         signal_name=raw.get("signal_name"),
         time=raw.get("time") or 0.0,
         error_type=raw.get("error_type"),
+        error_in_log=bool(raw.get("error_in_log")),
         error_message=raw.get("error_message"),
         traceback=raw.get("traceback"),
         causes=list(raw.get("causes") or ()),

@@ -99,6 +99,8 @@ class FailureView(TypedDict):
     time: float
     error_type: str | None
     error_message: str | None
+    error_in_log: bool
+    """It is the last one that the rank printed, before it ended in a way of its own: it may or may not be why."""
     traceback: str | None
     causes: list[dict[str, Any]]
     """What the exception came from, or holds: {"type", "message"}, nearest first."""

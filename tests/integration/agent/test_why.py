@@ -63,7 +63,7 @@ WAYS = """
     [printed, recorded, said, threaded, in_child, chained, grouped][int(os.environ["GANGLINE_ATTEMPT"])]()
 """
 EXPECTED: list[tuple[str | None, str, str]] = [
-    ("ValueError", "user_error", "failed: ValueError: printed and gone."),
+    ("ValueError", "user_error", "the last exception in its log may or may not be why: ValueError: printed and gone."),
     ("ValueError", "user_error", "failed: ValueError: told to record."),
     (None, "user_error", 'exit code 1; its last line is "no such config: a.yaml".'),
     ("ValueError", "user_error", "in a thread."),

@@ -151,6 +151,16 @@ def test_a_connection_of_python_is_none_to_another_rank(
     assert is_consequence(end(error={**told, "children": known})) == (trace == "")
 
 
+def test_an_exception_that_was_only_printed_is_told_as_one_that_may_be_why() -> None:
+    printed = {**error("ValueError", "noise"), "in_log": True}
+    verdict = decide_verdict(end(exit_code=5, error=printed))
+    assert verdict.message.endswith(
+        "failed with exit code 5; the last exception in its log may or may not be why: ValueError: noise."
+    )
+    known = decide_verdict(end(exit_code=5, error={**error("MemoryError"), "in_log": True}))
+    assert "may or may not be why (it ran out of memory): MemoryError" in known.message
+
+
 def test_small_words() -> None:
     assert (exit_status(3, None), exit_status(None, 9)) == (3, 137)
     assert (signal_name(9), signal_name(None), signal_name(250)) == ("SIGKILL", None, "signal 250")

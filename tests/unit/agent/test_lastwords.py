@@ -125,6 +125,29 @@ def test_files_come_before_the_log(tmp_path: Path) -> None:
     assert "rank 3" in said[0]
 
 
+@pytest.mark.parametrize(
+    ("exit_code", "files", "in_log"),
+    [
+        (5, [], True),
+        (1, [], False),  # as of an interpreter of another kind, or of a shell around one
+        (1, ["stacks"], True),  # `os._exit(1)`
+        (1, ["stacks", "left.json"], False),  # `sys.exit(1)` of a program that reports its errors itself
+        (134, [], False),
+        (5, ["error.json"], False),
+    ],
+)
+def test_an_exception_that_was_only_printed_is_no_proof(
+    tmp_path: Path, exit_code: int, files: list[str], *, in_log: bool
+) -> None:
+    folder = RunDir(tmp_path).attempt(0)
+    folder.path.mkdir(parents=True)
+    for name in files:
+        (folder.path / f"rank-00003.{name}").write_text(json.dumps({"type": "KeyError", "message": "x"}))
+    error = read_error(folder, 3, log=TRACE, signal=None, exit_code=exit_code, warn=pytest.fail)
+    assert error is not None
+    assert error.get("in_log", False) is in_log
+
+
 def test_how_far_a_rank_came(tmp_path: Path) -> None:
     path = tmp_path / "rank-00000.jsonl"
     assert read_last_step(path, 0) == LastStep()

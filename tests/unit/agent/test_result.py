@@ -370,7 +370,7 @@ def test_the_result_has_every_documented_key(make_launch: Callable[..., LaunchSp
     }
     assert result["first_failure"].keys() == {
         *("rank", "node", "host", "pid", "exit_code", "signal", "signal_name", "time", "error_type", "error_message"),
-        *("traceback", "causes", "log_tail", "step", "total_steps", "phase"),
+        *("traceback", "causes", "log_tail", "step", "total_steps", "phase", "error_in_log"),
     }
     assert result["ranks"][0].keys() == {
         *("rank", "node", "pid", "exit_code", "signal", "ended_by", "started", "ended", "peak_rss_bytes"),

@@ -27,6 +27,7 @@ def make_failure(**changes: Any) -> dict[str, Any]:
         "signal_name": None,
         "time": NOW - 40,
         "error_type": "ValueError",
+        "error_in_log": False,
         "error_message": "loss is not finite",
         "traceback": 'Traceback (most recent call last):\n  File "train.py", line 7\nValueError: loss is not finite',
         "causes": [],

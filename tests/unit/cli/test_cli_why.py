@@ -65,7 +65,7 @@ what to do next
   Lower the batch per rank.
   gangline logs llama-7k3q --rank 2    all that it wrote
   gangline compare llama-7k3q --ranks  what differs between its workers
-  gangline debug llama-7k3q --pdb      repeat it here with few ranks
+  gangline debug llama-7k3q --pdb      repeat it here with few ranks, and stop where it raises
   gangline resume llama-7k3q           go on from its checkpoint of step 100
   gangline show llama-7k3q --full      its code, checkpoints and environment, too"""
 
@@ -256,3 +256,14 @@ def test_a_line_of_any_length_stays_readable_in_a_file(make: Any) -> None:
     run["attempts"][-1]["first_failure"].update(long)
     lines = render_summary(run, Terminal(width=UNLIMITED_COLUMNS, unicode=False))
     assert max(map(len, lines)) <= 410
+
+
+def test_an_exception_that_was_only_printed_is_no_headline(make: Any) -> None:
+    run = make_run(make)
+    assert " --pdb" in "\n".join(render_summary(run, Terminal()))
+    assert "the last exception in its log" not in "\n".join(render_why(run, Terminal()))
+    run["attempts"][-1]["first_failure"]["error_in_log"] = True
+    assert "\nthe last exception in its log, which may or may not be why:\ntorch.Out" in "\n".join(
+        render_why(run, Terminal())
+    )
+    assert " --pdb" not in "\n".join(render_summary(run, Terminal())), "no debugger would stop there"
