@@ -70,6 +70,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return Scheduling(config, log)
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """For `.ci/run`: only where every test has run, and some have failed, is there anything to try again."""
+    if session.config.cache is not None and not hasattr(session.config, "workerinput"):
+        session.config.cache.set("gangline/exit", int(exitstatus))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     _skip_or_fail(item)
     if TESTS / "unit" in item.path.parents:

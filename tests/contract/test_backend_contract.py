@@ -30,7 +30,7 @@ from gangline.rundir.layout import LaunchDir, RunDir
 from gangline.testing import FakeBackend, FakeCluster, FakeElsewhere, make_capacity, make_gang
 
 DEADLINE_S = 20.0
-ENDING_S = 5.0
+ENDING_S = 30.0
 """A process that has been ended may be seen for a moment."""
 AGENT = '''
 """A stand-in for the agent: takes the lock of its node, starts one rank, ends it on SIGTERM."""
