@@ -98,7 +98,8 @@ def decide_verdict(end: RankEnd, *, own: Sequence[Signature] = (), facts: Mappin
     found = find_signature(_evidence(end), (*own, *SIGNATURES))
     in_log = _MAY_BE.format(code=end.exit_code) if (end.error or {}).get("in_log") else ""
     if found is None:
-        return Verdict(reason=Reason.USER_ERROR, message=f"{who} failed{in_log}{_told(end, None)}.")
+        message = f"{who} failed{in_log}{_told(end, None)}.{_meanwhile(end)}"
+        return Verdict(reason=Reason.USER_ERROR, message=message)
     signature = found.signature
     sentence = f"failed{in_log} (it {found.sentence(known)})" if in_log else found.sentence(known)
     parts = [who, " ", sentence, _told(end, found)]
@@ -106,9 +107,8 @@ def decide_verdict(end: RankEnd, *, own: Sequence[Signature] = (), facts: Mappin
         parts.append(_peak(end))
     if signature.id == _KILLED:
         parts.append(f"; {_killer(end)}")
-    return Verdict(
-        reason=signature.reason, message=f"{''.join(parts)}.", signature=signature.id, hint=found.hint(known)
-    )
+    message = f"{''.join(parts)}.{'' if signature.reason is Reason.OUT_OF_MEMORY else _meanwhile(end)}"
+    return Verdict(reason=signature.reason, message=message, signature=signature.id, hint=found.hint(known))
 
 
 def is_consequence(end: RankEnd) -> bool:
@@ -261,4 +261,13 @@ def _first_line(text: str, limit: int = 300) -> str:
 
 
 def _peak(end: RankEnd) -> str:
-    return "" if end.peak_rss_bytes is None else f"; its peak memory was {format_bytes(end.peak_rss_bytes)}"
+    if end.peak_rss_bytes is None:
+        return ""
+    limit = end.memory.limit_bytes if end.memory is not None and end.kernel_oom_kills else None
+    there = f", and all on its node may use {format_bytes(limit)}" if limit is not None else ""
+    return f"; its peak memory was {format_bytes(end.peak_rss_bytes)}{there}"
+
+
+def _meanwhile(end: RankEnd) -> str:
+    """Of a rank that does not say so: a process beside or below it was killed for memory."""
+    return " The kernel has killed for memory there meanwhile, which may be why." if end.kernel_oom_kills else ""

@@ -15,8 +15,9 @@ _LOADER = r"^data loader worker (?P<pid>\d+) "
 _CHILD = r"^process (?P<pid>\d+) "
 _KILLED = "(?:SIGKILL|SIGTERM|SIGINT|SIGHUP)$"
 _CRASHED = "(?P<how>SIG(?!KILL|TERM|INT|HUP|BUS$)[A-Z0-9]+)$"
-_SPAWNED = r"^process \d+ terminated with signal "
-"""How `torch.multiprocessing.spawn` says it."""
+_SPAWNED = r"(?:^process \d+ terminated with signal |died with <Signals\.)"
+"""How `torch.multiprocessing.spawn` and `subprocess` say it."""
+_POOL = r"\.BrokenProcessPool$"
 _BROKEN = r"^(Connection\w*Error|BrokenPipeError|EOFError|FileNotFoundError)$"
 _PRINTED = r"^ERROR: Unexpected (?P<how>segmentation fault|floating-point exception) encountered in worker"
 _MEMORY = "Lower num_workers or prefetch_factor, load less into each worker, or ask for more with --memory."
@@ -98,11 +99,17 @@ CHILDREN = (
         patterns=(
             Pattern(child=f"{_CHILD}SIGKILL$", killed_for_memory=True),
             Pattern(text=f"{_SPAWNED}SIGKILL", killed_for_memory=True),
+            Pattern(error=_POOL, killed_for_memory=True),
         ),
         examples=(
             Evidence(
                 error_type="concurrent.futures.process.BrokenProcessPool",
                 child="process 4711 SIGKILL",
+                killed_for_memory=True,
+            ),
+            Evidence(
+                error_type="subprocess.CalledProcessError",
+                message="Command '['./prepare']' died with <Signals.SIGKILL: 9>.",
                 killed_for_memory=True,
             ),
         ),

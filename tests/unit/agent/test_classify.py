@@ -161,6 +161,18 @@ def test_an_exception_that_was_only_printed_is_told_as_one_that_may_be_why() -> 
     assert "may or may not be why (it ran out of memory): MemoryError" in known.message
 
 
+def test_a_kill_for_memory_beside_the_rank_is_told() -> None:
+    memory = Memory(limit_bytes=600 << 20, used_bytes=100 << 20)
+    killed_too = end(exit_code=3, kernel_oom_kills=1, memory=memory)
+    assert decide_verdict(killed_too).message.endswith(
+        "failed with exit code 3. The kernel has killed for memory there meanwhile, which may be why."
+    )
+    killed_itself = end(exit_code=None, signal=9, peak_rss_bytes=500 << 20, kernel_oom_kills=1, memory=memory)
+    assert decide_verdict(killed_itself).message.endswith(
+        "because memory ran out; its peak memory was 500.0 MiB, and all on its node may use 600.0 MiB."
+    )
+
+
 def test_small_words() -> None:
     assert (exit_status(3, None), exit_status(None, 9)) == (3, 137)
     assert (signal_name(9), signal_name(None), signal_name(250)) == ("SIGKILL", None, "signal 250")
