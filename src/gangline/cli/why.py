@@ -6,9 +6,11 @@ Pure: from a RunDetail to lines.
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping, Sequence
 
 from gangline.cli.describe import describe_exit, describe_failure
+from gangline.cli.logtext import LineAssembler
 from gangline.cli.prose import fold_message, lay_out_message
 from gangline.cli.terminal import Terminal
 from gangline.cli.text import cell_width, join_words, visible, wrap
@@ -123,12 +125,14 @@ def _cut_trace(failure: FailureView) -> list[str]:
 
 
 def _cut_log(failure: FailureView) -> list[str]:
-    """The end of the log, without the traceback that stands above."""
+    """The end of the log as `gangline logs` prints it, without the traceback that stands above."""
     log, trace = _PREFIX.sub("", failure["log_tail"].replace("\r\n", "\n")), (failure["traceback"] or "").strip()
     place = log.rfind(trace) if trace else -1
     if place >= 0:
         log = log[:place] + log[place + len(trace) :]
-    return [line for line in log.split("\n") if line.strip()]
+    assembler = LineAssembler()
+    pieces = assembler.feed(log, behind_bytes=sys.maxsize) + assembler.finish()
+    return [line for piece in pieces for line in piece.text.split("\n") if line.strip()]
 
 
 def _describe_others(attempt: AttemptView, failure: FailureView) -> str:

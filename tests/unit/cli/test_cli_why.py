@@ -267,3 +267,11 @@ def test_an_exception_that_was_only_printed_is_no_headline(make: Any) -> None:
         render_why(run, Terminal())
     )
     assert " --pdb" not in "\n".join(render_summary(run, Terminal())), "no debugger would stop there"
+
+
+def test_the_end_of_a_log_is_quoted_as_logs_prints_it(make: Any) -> None:
+    run = make_run(make)
+    failure = run["attempts"][-1]["first_failure"]
+    failure["log_tail"] = "\x1b[2J\x1b[31mred\x1b[0m\n\0\n 10% 1/10\r 20% 2/10\r 30% 3/10"
+    lines = render_why(run, Terminal())
+    assert lines[-4:-2] == ["│ red", "│  30% 3/10"]
