@@ -34,6 +34,7 @@ __all__ = [
 
 _SIGNAL_BASE = 128
 _MAY_BE = " with exit code {code}; the last exception in its log may or may not be why"
+_SILENT = ", and its log is empty"
 _NEARLY_FULL = 0.9
 """Share of a node's memory from which on SIGKILL is probably the kernel's."""
 _PORT_TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
@@ -202,10 +203,10 @@ def _told(end: RankEnd, found: Match | None) -> str:
         return f" by {signal_name(end.signal)}" if found is None else _crash_place(end)
     if found is not None and found.words.get("said"):
         return f": {found.words['said']}"
-    by_code = found is not None and any(pattern.exit_codes for pattern in found.signature.patterns)
-    return (
-        _crash_place(end) if by_code else f" with exit code {end.exit_code}{_exit_place(end)}{last_line(end.log_tail)}"
-    )
+    if found is not None and any(pattern.exit_codes for pattern in found.signature.patterns):
+        return _crash_place(end)
+    place = _exit_place(end)
+    return f" with exit code {end.exit_code}{place}{last_line(end.log_tail) or ('' if place else _SILENT)}"
 
 
 def _trace_of(end: RankEnd) -> str:

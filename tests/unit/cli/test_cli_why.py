@@ -274,4 +274,4 @@ def test_the_end_of_a_log_is_quoted_as_logs_prints_it(make: Any) -> None:
     failure = run["attempts"][-1]["first_failure"]
     failure["log_tail"] = "\x1b[2J\x1b[31mred\x1b[0m\n\0\n 10% 1/10\r 20% 2/10\r 30% 3/10"
     lines = render_why(run, Terminal())
-    assert lines[-4:-2] == ["│ red", "│  30% 3/10"]
+    assert [line for line in lines if line.endswith(("red", "3/10", "2/10"))] == ["│ red", "│  30% 3/10"]
