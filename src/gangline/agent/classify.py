@@ -38,8 +38,8 @@ _SILENT = ", and its log is empty"
 _NEARLY_FULL = 0.9
 """Share of a node's memory from which on SIGKILL is probably the kernel's."""
 _PORT_TAKEN = re.compile(r"address already in use|EADDRINUSE", re.IGNORECASE)
-_PLACE = re.compile(r"^\[[^\]\s]+\.(?:cc|cpp|h|cu):\d+\] ")
-"""Where in its own code a library was: `[../third_party/gloo/gloo/transport/tcp/pair.cc:547] `."""
+_PLACE = re.compile(r"^\[[^\]\s]+\.(?:cc|cpp|h|cu):\d+\] | This is typically caused by a remote worker crashing\..*")
+"""Where in its own code a library was: `[../third_party/gloo/gloo/transport/tcp/pair.cc:547] `; what gloo adds."""
 _UNSEEN = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0e-\x1f\x7f]|\ufffd")
 """Of a line: what moves a cursor, colours, and bytes that are no text."""
 _CARRIER = re.compile(r"(^|\.)(ChildFailedError|CalledProcessError)$")

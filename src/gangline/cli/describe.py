@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gangline.wire.views import AttemptView, CodeView, FailureView, PoolPartView, RunSummary
 
 __all__ = [
+    "ENDS_BY_TYPE",
     "describe_attempt",
     "describe_code",
     "describe_exit",
@@ -33,6 +34,8 @@ __all__ = [
 
 _TERMINAL_NAMES = frozenset(str(phase) for phase in TERMINAL)
 EXIT_UNKNOWN_OUTCOME = 1
+ENDS_BY_TYPE: Mapping[str | None, str] = {"Hang": "hung", "LeftEarly": "left"}
+"""What stands in place of an exception, where a rank is to blame that has raised none."""
 
 
 def is_over(run: RunSummary) -> bool:
@@ -143,12 +146,9 @@ def describe_failure(failure: FailureView, started: float | None) -> str:
 def _describe_end(failure: FailureView) -> str:
     if failure["error_type"] and failure["signal_name"] in {"SIGTERM", "SIGKILL"}:
         return "raised"  # the platform was faster than its own end
-    if failure["exit_code"] is None and failure["error_type"] in _ENDS_BY_TYPE:
-        return _ENDS_BY_TYPE[failure["error_type"]]
+    if failure["exit_code"] is None and failure["error_type"] in ENDS_BY_TYPE:
+        return ENDS_BY_TYPE[failure["error_type"]]
     return describe_exit(failure["exit_code"], failure["signal_name"], failure["signal"])
-
-
-_ENDS_BY_TYPE = {"Hang": "hung", "LeftEarly": "left"}
 
 
 def describe_attempt(attempt: AttemptView) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gangline.cli.describe import is_over
+from gangline.cli.describe import ENDS_BY_TYPE, is_over
 from gangline.domain.phase import Phase, Reason
 
 if TYPE_CHECKING:
@@ -100,8 +100,8 @@ def _which_log(run: RunDetail) -> str:
 def _pdb(run: RunDetail, failure: FailureView | None) -> str:
     """A debugger, where an exception of Python code would stop in it."""
     is_python = run["spec"].get("entry_kind") != "command"
-    uncaught = failure is not None and failure["error_type"] is not None and not failure["error_in_log"]
-    raised = uncaught and run["reason"] != Reason.HANG.value
+    kind = None if failure is None or failure["error_in_log"] else failure["error_type"]
+    raised = kind is not None and kind not in ENDS_BY_TYPE and run["reason"] != Reason.HANG.value
     return " --pdb" if is_python and raised else ""
 
 

@@ -34,8 +34,12 @@ _LONGEST_LINE = 4
 """In widths of a page: of what is quoted. All of it is in the log, and in what `--json` prints."""
 _PREFIX = re.compile(r"^\[rank\d+\]: ?", re.MULTILINE)
 """What PyTorch puts before each line of a traceback that it prints."""
-_IN_LIBRARY = re.compile(r"\[[^\]\s]+\.(?:cc|cpp|h|cu):\d+\] ")
-"""Where in its own code a library was: `[../third_party/gloo/gloo/transport/tcp/pair.cc:547] `."""
+_IN_LIBRARY = re.compile(
+    r"\[[^\]\s]+\.(?:cc|cpp|h|cu):\d+\] | This is typically caused by a remote worker crashing\.[^\n]*"
+)
+"""Where in its own code a library was: `[../third_party/gloo/gloo/transport/tcp/pair.cc:547] `; what gloo adds."""
+_ADDRESS = re.compile(r" \[[0-9a-fA-F.:]+\]:\d+")
+"""Of a peer: each rank has another one."""
 _ERROR_CHARS = 70
 """Of the exception of a rank that is not to blame."""
 _LEFT = "had ended with exit code 0"
@@ -155,6 +159,7 @@ def _describe_end(rank: RankView) -> str:
     if rank["exit_code"] == 0:
         return _LEFT
     said = _IN_LIBRARY.sub("", fold_message(rank["error"] or describe_exit(rank["exit_code"], None, rank["signal"])))
+    said = _ADDRESS.sub("", said)
     at = f", {visible(rank['place'])}" if rank["place"] else ""
     return f"failed too{at}: {said if len(said) <= _ERROR_CHARS else f'{said[:_ERROR_CHARS].rstrip()}…'}"
 

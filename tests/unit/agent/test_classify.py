@@ -165,7 +165,7 @@ def test_a_kill_for_memory_beside_the_rank_is_told() -> None:
     memory = Memory(limit_bytes=600 << 20, used_bytes=100 << 20)
     killed_too = end(exit_code=3, kernel_oom_kills=1, memory=memory)
     assert decide_verdict(killed_too).message.endswith(
-        "failed with exit code 3, and its log is empty. The kernel has killed for memory there meanwhile, which may be why."
+        "exit code 3, and its log is empty. The kernel has killed for memory there meanwhile, which may be why."
     )
     killed_itself = end(exit_code=None, signal=9, peak_rss_bytes=500 << 20, kernel_oom_kills=1, memory=memory)
     assert decide_verdict(killed_itself).message.endswith(

@@ -275,3 +275,17 @@ def test_the_end_of_a_log_is_quoted_as_logs_prints_it(make: Any) -> None:
     failure["log_tail"] = "\x1b[2J\x1b[31mred\x1b[0m\n\0\n 10% 1/10\r 20% 2/10\r 30% 3/10"
     lines = render_why(run, Terminal())
     assert [line for line in lines if line.endswith(("red", "3/10", "2/10"))] == ["│ red", "│  30% 3/10"]
+
+
+def test_ranks_that_lost_a_peer_are_told_of_together(make: Any) -> None:
+    run = make_run(make)
+    run["attempts"][-1]["first_failure"].update(error_type="LeftEarly", error_message="", traceback=None)
+    lost = (
+        "RuntimeError: [/third_party/gloo/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:{}. This is typically "
+    )
+    for rank in run["attempts"][-1]["ranks"]:
+        rank.update(ended_by="self", exit_code=1, signal=None, place=None, step=None)
+        rank.update(error=lost.format(rank["rank"]) + "caused by a remote worker crashing. Check the logs. GLHF!")
+    screen = "\n".join(render_summary(run, Terminal(width=100)))
+    assert "\n  others  ranks 0-1 and 3 failed too: RuntimeError: Connection closed by peer.\n" in screen
+    assert " --pdb" not in screen, "nothing was raised by the rank that left"
