@@ -30,9 +30,11 @@ class StepsFlow(FlowSpec):
         rank, found = current.gang.rank, gangline.latest_checkpoint()
         begin = 0 if found is None else found.step
         print(f"rank {rank} begins at {begin}, attempt {current.gang.attempt}, retry {current.retry_count}", flush=True)
-        self.begin, self.attempt, self.done = begin, current.gang.attempt, 0
+        self.begin, self.attempt, self.done, self.token = begin, current.gang.attempt, 0, os.urandom(8).hex()
         while self.done < int(ASKED.get("steps", "3")) and not gangline.should_stop():
             self.done += 1
+            if (MARK / "enough").exists():
+                self.done = 1_000_000  # the same on all ranks
             time.sleep(0.02)
         with gangline.checkpoint(step=begin + self.done) as folder:
             (folder / f"rank-{rank}").write_text(str(self.done))

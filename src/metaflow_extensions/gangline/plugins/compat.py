@@ -5,6 +5,8 @@ Run with 2.18.13, 2.19.23 and 2.19.39. Imports Metaflow alone.
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -23,12 +25,14 @@ __all__ = [
     "attributes_of",
     "begin_hooks",
     "click",
+    "clone_task",
     "code_content",
     "decorate_line",
+    "digest_inputs",
     "end_hooks",
     "explain_caught",
-    "first_input",
     "frames_of",
+    "input_paths",
     "is_one_of_many",
     "local_sysroot",
     "log_store",
@@ -36,6 +40,7 @@ __all__ = [
     "mute_end",
     "mute_task",
     "named_decorator",
+    "origins_of",
     "others",
     "register",
     "rounds_of",
@@ -48,6 +53,10 @@ _WRITES = ("_save_file", "persist", "save_artifacts", "done")
 _NEXT = ("_transition", "_foreach_num_splits", "_parallel_ubf_iter")
 """Results of a step that say what comes next."""
 _REGISTERS = ("register_run_id", "register_task_id", "register_metadata", "start_task_heartbeat", "stop_heartbeat")
+
+
+_MOST_ORIGINS = 50
+_MOST_INPUTS = 50
 
 
 class GangError(MetaflowException):
@@ -116,12 +125,54 @@ def rounds_of(obj: Any, step: str, *, input_path: str) -> list[int]:
     return [before[-1] + 1 if before else 0]
 
 
-def first_input(params: Mapping[str, Any]) -> str | None:
-    """Of the tasks before this one, the path of the first."""
+def input_paths(params: Mapping[str, Any]) -> list[str]:
+    """The tasks before this one."""
     text = params.get("input_paths") or ""
     if not text and params.get("input_paths_filename"):
         text = Path(params["input_paths_filename"]).read_text(encoding="utf-8").strip(" \n\"'")
-    return str(decompress_list(text)[0]) if text else None
+    return [str(path) for path in decompress_list(text)] if text else []
+
+
+def digest_inputs(obj: Any, params: Mapping[str, Any]) -> str | None:
+    """What a task is given, by its content: all artifacts of the tasks before it, and its place in a foreach.
+
+    None where those are too many to ask a store about.
+    """
+    paths = input_paths(params)
+    if len(paths) > _MOST_INPUTS:
+        return None
+    given = [_stored_task(obj, path).ds_metadata["objects"] for path in paths]
+    root = str(obj.flow_datastore.datastore_root)
+    return hashlib.sha256(json.dumps([root, given, params.get("split_index")], sort_keys=True).encode()).hexdigest()
+
+
+def origins_of(obj: Any, run: str) -> list[str]:
+    """A run of a flow, the one that it resumes, the one that that one resumes, and so on."""
+    from metaflow.client import Step  # noqa: PLC0415 - after a resume alone
+
+    found = [run]
+    start = getattr(obj.graph, "start_step", "start")
+    while len(found) < _MOST_ORIGINS:
+        told = Step(f"{obj.flow.name}/{found[-1]}/{start}", _namespace_check=False).task.metadata_dict
+        origin = told.get("origin-run-id")
+        if origin in (None, "None", *found):
+            break
+        found.append(str(origin))
+    return found
+
+
+def clone_task(obj: Any, task: Any, origin: str) -> None:
+    """Have a task be what another one, given by its pathspec, has been: its artifacts are that one's.
+
+    Raises:
+        MetaflowException: that one has stored no results.
+    """
+    from metaflow.clone_util import clone_task_helper  # noqa: PLC0415 - after a resume alone
+
+    flow, run, step, number = origin.split("/")
+    clone_task_helper(
+        flow, run, task.run, step, number, task.task, obj.flow_datastore, obj.metadata, attempt_id=task.retry
+    )
 
 
 def _stored_task(obj: Any, path: str) -> Any:

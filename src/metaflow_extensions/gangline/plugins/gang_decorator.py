@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from typing import Any
 
 from metaflow.decorators import StepDecorator
@@ -21,7 +22,7 @@ from .compat import (
     others,
 )
 from .elsewhere import HOSTS, ORCHESTRATORS, is_there, mounts_of, trampoline_arguments
-from .task import CARD, LOCAL, OWN, task_of_rank
+from .task import BEGAN, CARD, LOCAL, OWN, task_of_rank
 
 __all__ = ["GangDecorator"]
 
@@ -163,6 +164,9 @@ class GangDecorator(StepDecorator):
         from .trampoline import find_failure  # noqa: PLC0415 - only after a failure
 
         return find_failure(flow, self._step)
+
+    def runtime_init(self, *_: Any) -> None:
+        os.environ[BEGAN] = repr(time.time())
 
     def runtime_step_cli(self, cli_args: Any, retry_count: int, max_user_code_retries: int, ubf_context: Any) -> None:
         if self._host is None and retry_count <= max_user_code_retries:  # else a fallback of @catch runs here

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,16 @@ from .elsewhere import HOSTS, in_container
 from .shipped import shipped_defaults
 from .task import OWN, VARIABLE, GangTask
 
-__all__ = ["LABEL", "lease_of", "make_container_spec", "make_spec", "options_of", "rank_arguments", "working_folder"]
+__all__ = [
+    "LABEL",
+    "going_on",
+    "lease_of",
+    "make_container_spec",
+    "make_spec",
+    "options_of",
+    "rank_arguments",
+    "working_folder",
+]
 
 LABEL = "metaflow"
 """Begins the names of all labels that say which task a run belongs to."""
@@ -71,11 +81,9 @@ def lease_of(step: Any) -> float:
     return float(attributes_of(step, "gang").get("lease_s") or _LEASE_S)
 
 
-def make_spec(step: Any, task: GangTask, *, argv: list[str], start_from: str | None) -> RunSpec:
-    """The spec of the run that the task becomes.
+def make_spec(step: Any, task: GangTask, *, argv: list[str]) -> RunSpec:
+    """The spec of the run that the task becomes, should nothing be there of earlier ones.
 
-    Args:
-        start_from: checkpoint of an earlier attempt; the options may say otherwise.
     Raises:
         GanglineError: an option is wrong.
     """
@@ -87,8 +95,6 @@ def make_spec(step: Any, task: GangTask, *, argv: list[str], start_from: str | N
         given["environment"]["python"] = sys.executable
     else:
         given["resources"] = _resources(step, options)
-    if start_from is not None:
-        given["checkpoint"] = {"start_from": start_from}
     root = find_root(working_folder(flow_file))
     return spec_from_options(
         options,
@@ -98,6 +104,22 @@ def make_spec(step: Any, task: GangTask, *, argv: list[str], start_from: str | N
         given=given,
         where=f"@gang of step {task.step}",
     )
+
+
+def going_on(spec: RunSpec, task: GangTask, *, start_from: str | None, work: str) -> RunSpec:
+    """The same, with what is known of earlier attempts.
+
+    Args:
+        start_from: the checkpoint of one of them.
+        work: by which a run that does the same is known.
+    """
+    env = {**spec.environment.env, VARIABLE: task.to_text()}
+    found = replace(spec, environment=replace(spec.environment, env=env))
+    if work:
+        found = replace(found, labels={**spec.labels, f"{LABEL}.work": work})
+    if start_from is not None:
+        found = replace(found, checkpoint=replace(spec.checkpoint, start_from=start_from))
+    return found
 
 
 def make_container_spec(step: Any, task: GangTask, *, argv: list[str]) -> RunSpec:
@@ -150,6 +172,7 @@ def _labels(task: GangTask) -> dict[str, str]:
         "attempt": str(task.retry),
         "split": "" if task.split is None else str(task.split),
         "part": task.part,
+        "root": task.root,
         "user": username(),
         "project": current.get("project_name") or "",
         "branch": current.get("branch_name") or "",

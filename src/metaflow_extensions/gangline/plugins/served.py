@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from .earlier import find_earlier
 from .elsewhere import in_container
 from .lines import ContainerLog, TaskLog
 from .outcome import ENDED, describe_end, run_metadata
-from .request import LABEL, lease_of, make_spec, working_folder
+from .request import LABEL, going_on, lease_of, make_spec, working_folder
 from .task import TOLD, GangTask, ToldToEndError
+from .work import name_work
 
 __all__ = ["ServedGang", "find_served_failure"]
 
@@ -40,9 +42,11 @@ class ServedGang:
     """The run that a task becomes; it ends when this process is told to end, and by its lease when that is killed.
 
     Args:
-        clone: the flow's run that is being resumed.
+        origins: the flow's run that is being resumed, and those which that one resumes.
+        inputs: digest of what goes into the task; None: nobody knows.
         note: registers metadata of the task.
         is_wanted: asked about once a second.
+        take_over: has the task have the results of another one.
     """
 
     def __init__(
@@ -51,14 +55,19 @@ class ServedGang:
         flow_datastore: Any,
         task: GangTask,
         *,
-        clone: str | None,
+        origins: Sequence[str],
+        inputs: str | None,
         note: Callable[..., None],
         is_wanted: Callable[[], bool],
+        take_over: Callable[[str], None],
     ) -> None:
         self._step = getattr(flow, task.step)
         self._store = flow_datastore
         self._task = task
-        self._clone = clone
+        self._origins = origins
+        self._inputs = inputs
+        self._take_over = take_over
+        self._is_taken = False
         self._note = note
         self._is_wanted = is_wanted
         self._lease_s = lease_of(self._step)
@@ -70,11 +79,11 @@ class ServedGang:
 
     def run(self) -> None:
         with connect() as client:
-            run = self._submit(client)
+            run = self._find_or_submit(client)
             try:
                 with closing(self._open_log(run)) as log:
                     self._begin(client, run, log)
-                    lease = keep_lease(run["id"], self._lease_s, is_wanted=self._is_wanted_or_ends)
+                    lease = keep_lease(run["id"], run["lease_s"] or self._lease_s, is_wanted=self._is_wanted_or_ends)
                     with self._card(run["id"]), lease:
                         ended = self._see_through(client, run["id"], log)
             except (ToldToEndError, BrokenPipeError):
@@ -83,26 +92,34 @@ class ServedGang:
             self._note(fields=run_metadata(ended))
         if ended["phase"] != "succeeded":
             raise GangError(describe_end(ended, self._task.step))
+        if self._is_taken:
+            self._take_over(ended["labels"][f"{LABEL}.task"])
 
-    def _submit(self, client: Client) -> RunDetail:
-        earlier = find_earlier(
-            client,
-            self._task,
-            clone=self._clone,
-            wants_checkpoint=not self._starts_itself,
-        )
-        self._task = earlier.begin(self._task)
+    def _find_or_submit(self, client: Client) -> RunDetail:
+        """The run that this task has left behind, if that does the very same, or else a new one."""
         argv = sys.argv
-        spec = make_spec(self._step, self._task, argv=argv, start_from=earlier.start_from)
+        spec = make_spec(self._step, self._task, argv=argv)
         prepared = prepare(spec, cwd=working_folder(Path(argv[0]).absolute()))
+        work = name_work(prepared.spec, self._inputs)
+        earlier = find_earlier(
+            client, self._task, origins=self._origins, work=work, wants_checkpoint=not self._starts_itself
+        )
         for warning in (*earlier.words, *prepared.warnings):
             sys.stderr.write(f"{warning}\n")
-        key = self._task.key(str(self._store.datastore_root))
-        return send(prepared, client=client, command=argv, key=key, lease_s=self._lease_s)
+        if earlier.taken is not None:
+            self._is_taken = True
+            return client.run(earlier.taken)
+        task = self._task = replace(self._task, begun=earlier.begun)
+        spec = going_on(prepared.spec, task, start_from=earlier.start_from, work=work)
+        key = task.key(str(self._store.datastore_root))
+        return send(replace(prepared, spec=spec), client=client, command=argv, key=key, lease_s=self._lease_s)
 
     def _begin(self, client: Client, run: RunDetail, log: ContainerLog | TaskLog) -> None:
         """The same task may have been here before, and its run may go on, or be over."""
-        if run["phase"] in ENDED - {"succeeded"}:
+        if self._is_taken:
+            with suppress(GanglineError):  # it may be over by now
+                client.renew(run["id"])
+        elif run["phase"] in ENDED - {"succeeded"}:
             client.resume(run["id"], lease_s=self._lease_s)
         log.say(f"run {run['id']} on pool {run['pool']}")
         self._note(fields=run_metadata(run))
@@ -118,7 +135,8 @@ class ServedGang:
             client.resume(run_id, lease_s=self._lease_s)
 
     def _follow(self, client: Client, run_id: str, log: ContainerLog | TaskLog, after: int) -> int:
-        for item in client.follow(run_id, after=after):
+        attempt = 0 if self._is_taken and after < 0 else None
+        for item in client.follow(run_id, attempt=attempt, after=after):
             if "text" in item:
                 log.take(item["rank"], item["text"])
             elif "event" in item:

@@ -12,9 +12,11 @@ import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
-__all__ = ["CARD", "LOCAL", "OWN", "TOLD", "VARIABLE", "GangTask", "ToldToEndError", "task_of_rank"]
+__all__ = ["BEGAN", "CARD", "LOCAL", "OWN", "TOLD", "VARIABLE", "GangTask", "ToldToEndError", "task_of_rank"]
 
 VARIABLE = "METAFLOW_GANGLINE_TASK"
+BEGAN = "METAFLOW_GANGLINE_BEGAN"
+"""When the flow's runtime began to run it, in seconds since 1970."""
 LOCAL = "local"
 """The pool where @gang names none: this machine, or the container."""
 CARD = "gangline.run"
@@ -43,6 +45,8 @@ class GangTask:
     pool: str = "local"
     split: int | None = None
     """Which one of a foreach it is, where that begins with its step."""
+    root: str = ""
+    """The run of the flow that all resumes go back to: its own where it resumes none."""
     part: str = ""
     """Which task of its step it is, by the items of all foreaches around it (`parts.py`)."""
     tags: tuple[str, ...] = ()

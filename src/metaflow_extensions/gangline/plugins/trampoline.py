@@ -18,7 +18,18 @@ from metaflow import current
 
 from gangline.client import GanglineError
 
-from .compat import GangError, attributes_of, first_input, frames_of, is_one_of_many, register, rounds_of
+from .compat import (
+    GangError,
+    attributes_of,
+    clone_task,
+    digest_inputs,
+    frames_of,
+    input_paths,
+    is_one_of_many,
+    origins_of,
+    register,
+    rounds_of,
+)
 from .container import SPOT_NOTICE, find_container_failure, run_in_container
 from .elsewhere import in_container
 from .hooks import orchestrated
@@ -94,9 +105,18 @@ def _serve(
             f"@gang of step *{task.step}* names the pool `{task.pool}`, and this Python cannot speak to a server of "
             f"Gangline: {error}. Install Gangline into the image, or name no pool: then the gang runs in the container."
         ) from None
-    clone = params.get("clone_run_id")
-    task = replace(task, part=_part_of(obj, params))
-    ServedGang(obj.flow, obj.flow_datastore, task, clone=clone, note=note, is_wanted=is_wanted).run()
+    origins = _read(lambda: origins_of(obj, clone), [clone]) if (clone := params.get("clone_run_id")) else []
+    task = replace(task, root=[task.run, *origins][-1], part=_read(lambda: _part_of(obj, params), UNKNOWN))
+    ServedGang(
+        obj.flow,
+        obj.flow_datastore,
+        task,
+        origins=origins,
+        inputs=_read(lambda: digest_inputs(obj, params), None),
+        note=note,
+        is_wanted=is_wanted,
+        take_over=lambda origin: clone_task(obj, task, origin),
+    ).run()
 
 
 def _task_of(obj: Any, params: dict[str, Any]) -> GangTask:
@@ -114,15 +134,20 @@ def _task_of(obj: Any, params: dict[str, Any]) -> GangTask:
 
 
 def _part_of(obj: Any, params: dict[str, Any]) -> str:
-    step, path = params["step_name"], first_input(params)
-    if path is None or not is_one_of_many(obj.graph, step):
+    step, paths = params["step_name"], input_paths(params)
+    if not paths or not is_one_of_many(obj.graph, step):
         return ""
+    frames = frames_of(obj, step, input_path=paths[0], split=params.get("split_index"))
+    return name_part(frames, rounds_of(obj, step, input_path=paths[0]))
+
+
+def _read(ask: Callable[[], Any], otherwise: Any) -> Any:
+    """What Metaflow knows of the task; it tells what earlier attempts have left, and never decides whether it runs."""
     try:
-        frames = frames_of(obj, step, input_path=path, split=params.get("split_index"))
-        return name_part(frames, rounds_of(obj, step, input_path=path))
-    except Exception as error:  # noqa: BLE001 - whatever a store or a class of the flow raises
-        sys.stderr.write(f"Which part of its foreach this task is could not be read ({error}).\n")
-        return UNKNOWN
+        return ask()
+    except Exception as error:  # noqa: BLE001 - whatever a store, a metadata service or a class of the flow raises
+        sys.stderr.write(f"What this task has to do with earlier ones could not be read ({error}).\n")
+        return otherwise
 
 
 def _collect_signals() -> Callable[[], bool]:
