@@ -12,6 +12,7 @@ from typing import Any
 
 from metaflow.decorators import StepDecorator
 
+from .asked import read_resources
 from .compat import (
     GangError,
     code_content,
@@ -78,6 +79,8 @@ class GangDecorator(StepDecorator):
             self._become_rank(decos, flow_datastore)
         elif mine is None:
             self._check_options(step)
+            if not self._runs_here():
+                read_resources(getattr(flow, step), self.attributes, where=step)
             self._host = next(iter(others(decos, HOSTS)), None)
             if self._host is not None:
                 self._check_container(step, decos)

@@ -17,6 +17,7 @@ from metaflow import current
 from gangline.client import RunSpec
 from gangline.client.options import defaults_of, find_root, looks_secret, name_from, spec_from_options
 
+from .asked import read_resources
 from .compat import attributes_of, local_sysroot, named_decorator, username
 from .elsewhere import HOSTS, in_container
 from .shipped import shipped_defaults
@@ -49,7 +50,6 @@ _OF_THE_CONTAINER = (
 """What holds for the container of a step alone, and for no machine of a pool."""
 _SECRETS = frozenset({"METAFLOW_SERVICE_HEADERS"})
 """What holds a secret, and is not named as such."""
-_MEGABYTE = 1024 * 1024
 _TIME_LIMITS = frozenset({"time_limit", "time_limit_s"})
 
 
@@ -94,7 +94,7 @@ def make_spec(step: Any, task: GangTask, *, argv: list[str]) -> RunSpec:
     if task.pool == "local":
         given["environment"]["python"] = sys.executable
     else:
-        given["resources"] = _resources(step, options)
+        given["resources"] = read_resources(step, options, where=task.step)
     root = find_root(working_folder(flow_file))
     return spec_from_options(
         options,
@@ -201,19 +201,3 @@ def _passed(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _environment(step: Any) -> dict[str, str]:
     return {str(name): str(value) for name, value in (attributes_of(step, "environment").get("vars") or {}).items()}
-
-
-def _resources(step: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What @resources asks for; on this machine it counts for as little as it does for Metaflow."""
-    asked = named_decorator(step, "resources")
-    if asked is None:
-        return {}
-    named = {name: asked.attributes[name] for name in asked._user_defined_attributes if name in asked.attributes}  # noqa: SLF001
-    found: dict[str, Any] = {}
-    if named.get("gpu"):
-        found["gpus_per_node"] = int(named["gpu"])
-    if named.get("memory"):
-        found["memory_bytes"] = int(float(named["memory"]) * _MEGABYTE)
-    if named.get("cpu"):
-        found["cpus_per_rank"] = max(1, int(float(named["cpu"])) // int(options.get("procs_per_node") or 1))
-    return found
