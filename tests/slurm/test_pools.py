@@ -1,9 +1,8 @@
-"""A pool of the real cluster as people handle it: examined, logged in to, looked into, taken out."""
+"""A pool of the real cluster as people handle it: examined, looked into, taken out."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import pty
@@ -11,23 +10,13 @@ import re
 import shlex
 import subprocess
 import sys
-import termios
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from tests.slurm.laptop import HOLD, Laptop, eventually
 
 pytestmark = [pytest.mark.slurm, pytest.mark.faults]
-
-KEYS = "/run/etc/ssh/authorized_keys"
-
-
-def state_of(laptop: Laptop) -> str:
-    with laptop.client() as client:
-        (pool,) = [pool for pool in client.pools() if pool["name"] == "lab"]
-    return pool["state"]
 
 
 def typed_into(command: str, text: str) -> str:
@@ -45,43 +34,6 @@ def typed_into(command: str, text: str) -> str:
         os.close(near)
         assert child.wait(timeout=60) == 0, shown
     return shown.decode(errors="replace")
-
-
-def asked_at_terminal(laptop: Laptop, words: list[str], asks: str, answer: str) -> str:
-    """What a terminal shows in which a person runs a command of Gangline's and answers its one question."""
-    near, far = pty.openpty()
-    command = [str(Path(sys.executable).with_name("gangline")), *words]
-    env = {**os.environ, "GANGLINE_HOME": str(laptop.home)}
-    shown = b""
-
-    def begin() -> None:
-        os.setsid()
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # ssh asks at /dev/tty
-
-    with subprocess.Popen(command, stdin=far, stdout=far, stderr=far, env=env, preexec_fn=begin) as child:  # noqa: PLW1509 - no thread but this one
-        os.close(far)
-        with contextlib.suppress(OSError):  # the other end is closed
-            while piece := os.read(near, 4096):
-                shown += piece
-                if asks.encode() in shown and answer:
-                    os.write(near, f"{answer}\n".encode())
-                    answer = ""
-                if child.poll() is not None:
-                    break
-        os.close(near)
-        assert child.wait(timeout=60) == 0, shown
-    return shown.decode(errors="replace")
-
-
-def masters_of(login: list[str]) -> list[int]:
-    """Processes that hold the shared connection which a login has opened."""
-    socket = next(word for word in login if word.startswith("ControlPath=")).removeprefix("ControlPath=")
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        words = " ".join(process.info["cmdline"] or [])
-        if socket in words and ("-fN" in words or "[mux]" in words):
-            found.append(process.pid)
-    return found
 
 
 def test_a_pool_is_examined(laptop: Laptop) -> None:
@@ -163,24 +115,6 @@ def test_a_dry_run_shows_what_slurm_is_then_given(laptop: Laptop) -> None:
     laptop.until(run, "succeeded")
 
 
-def test_a_person_logs_in_where_no_key_is_taken(laptop: Laptop) -> None:
-    cluster = laptop.cluster
-    laptop.gangline("pools", "doctor", "lab")
-    command = shlex.split(laptop.gangline("pools", "login", "lab", "--print"))
-    assert command[-2:] == ["-fN", "bastion"]
-    cluster.on("head", ["mv", KEYS, f"{KEYS}.away"])
-    try:
-        cluster.restart_bastion()
-        assert "login needed" in laptop.gangline("pools", "doctor", "lab", rc=1)
-        assert state_of(laptop) == "login_needed"
-        assert shlex.join(command) in laptop.gangline("pools"), "what to type is said"
-        assert "ssh ended with 255" in laptop.refused("pools", "login", "lab")
-    finally:
-        cluster.on("head", ["mv", f"{KEYS}.away", KEYS])
-    laptop.gangline("pools", "doctor", "lab")
-    assert state_of(laptop) == "ready"
-
-
 LOOK = (
     "echo on=$(hostname) in=$PWD rank=$RANK/$WORLD_SIZE sees=$CUDA_VISIBLE_DEVICES run=$GANGLINE_RUN_DIR",
     "echo set-up=$FROM_SETUP secret=$SECRET job=$SLURM_JOB_ID python=$(command -v python3)",
@@ -188,67 +122,6 @@ LOOK = (
     "exit",
 )
 """What a person types in a shell beside a rank."""
-
-
-def test_a_person_logs_in_with_a_key_that_wants_a_passphrase(laptop: Laptop) -> None:
-    """`pools login` at a terminal: the connection stays, the server rides on it, and `ssh -O exit` ends it."""
-    cluster = laptop.cluster
-    key = cluster.folder / "user_key"
-    laptop.gangline("pools", "doctor", "lab")
-    login = shlex.split(laptop.gangline("pools", "login", "lab", "--print"))
-    change = ["ssh-keygen", "-q", "-p", "-f", str(key)]
-    subprocess.run([*change, "-P", "", "-N", "open sesame"], check=True, capture_output=True)
-    config = cluster.ssh_config.read_text()
-    cluster.ssh_config.write_text(config.replace("BatchMode yes", "BatchMode no"))
-    try:
-        cluster.restart_bastion()
-        assert "login needed" in laptop.gangline("pools", "doctor", "lab", rc=1)
-        shown = asked_at_terminal(laptop, ["pools", "login", "lab"], "passphrase", "open sesame")
-        assert "alice on head" in shown, shown
-        assert state_of(laptop) == "ready"
-        run = laptop.submit("print('hello')")
-        laptop.until(run, "succeeded")
-        # with ControlMaster=yes, as the login itself has it, ssh would open one more connection in place of asking
-        master = [word.replace("ControlMaster=yes", "ControlMaster=no") for word in login[: login.index("-fN")]]
-        subprocess.run([*master, "-O", "check", "bastion"], capture_output=True, check=True)
-        subprocess.run([*master, "-O", "exit", "bastion"], capture_output=True, check=True)
-        eventually("the login to be gone", lambda: not masters_of(login))
-    finally:
-        subprocess.run([*change, "-P", "open sesame", "-N", ""], check=False, capture_output=True)
-        cluster.ssh_config.write_text(config)
-    laptop.gangline("pools", "doctor", "lab")
-
-
-def test_a_changed_host_key_is_no_login_and_is_never_taken(laptop: Laptop) -> None:
-    cluster = laptop.cluster
-    file = cluster.folder / "known_hosts"
-    known = file.read_text()
-    run = laptop.submit(HOLD)
-    laptop.logged(run, "up")
-    other = (cluster.folder / "user_key.pub").read_text().split()[1]
-    file.write_text(f"{' '.join(known.split()[:2])} {other}\n")
-    try:
-        cluster.restart_bastion()
-        eventually("the key to be missed", lambda: state_of(laptop) == "host_key_changed")
-        with laptop.client() as client:
-            (pool,) = [pool for pool in client.pools() if pool["name"] == "lab"]
-        assert pool["command"] == "", "nobody is told to log in there"
-        assert f"The ED25519 key at {file}:1 is known here, the host now shows SHA256:" in pool["state_text"]
-        asks = "Ask the site's admin whether `SHA256:"
-        typed = f"Only when they confirm it: `ssh-keygen -f {file} -R '[127.0.0.1]:"
-        assert asks in pool["state_text"]
-        assert typed in pool["state_text"]
-        assert "host key changed" in laptop.gangline("pools")
-        assert "ssh ended with 255" in laptop.refused("pools", "login", "lab")
-        assert file.read_text().split()[2] == other, "what is known is left alone"
-        assert laptop.show(run)["phase"] == "running"
-        assert "SHA256" not in laptop.gangline("ps", "--json")
-    finally:
-        file.write_text(known)
-    laptop.gangline("pools", "doctor", "lab")
-    laptop.grows(run)
-    laptop.go(run)
-    laptop.until(run, "succeeded")
 
 
 def test_a_shell_beside_a_rank_has_its_folder_and_environment(laptop: Laptop) -> None:

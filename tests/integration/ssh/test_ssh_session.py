@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.integration.ssh.conftest import Bastion, wait_for
+from tests.sshd import Bastion, wait_for
 
 from gangline.backends.slurm.session import Session
 from gangline.domain.errors import AuthFailed, Transient
