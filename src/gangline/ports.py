@@ -44,6 +44,10 @@ class Site(Protocol):
         """
         ...
 
+    def unseen_python(self, asked: str | None) -> str:
+        """The interpreter of the ranks where nobody can look for it now; agents do. Asks nobody, and never fails."""
+        ...
+
     def probe_writable(self, folder: str, flag: str) -> None:
         """Write a file into a folder, which is made if it is missing, and remove it.
 

@@ -49,10 +49,12 @@ def check_on_site(spec: RunSpec, site: Site, client: Mapping[str, Any]) -> tuple
     try:
         python = site.python(spec.environment.python, client)
         _check_folders(spec, site)
+        doubts = []
     except BackendError as error:
+        python = site.unseen_python(spec.environment.python)
         told = f"Interpreter and checkpoint folder were not looked at, agents do that when they start. {error.for_run}"
-        return spec, [told]
-    return replace(spec, environment=replace(spec.environment, python=python)), []
+        doubts = [told]
+    return replace(spec, environment=replace(spec.environment, python=python)), doubts
 
 
 def _check_folders(spec: RunSpec, site: Site) -> None:
@@ -90,5 +92,8 @@ class _GoneSite:
 
     def _refuse(self, *_args: Any, **_kwargs: Any) -> Any:  # noqa: ANN401 - in the place of every method
         raise self._fault
+
+    def unseen_python(self, asked: str | None) -> str:
+        return asked or "python3"
 
     check = python = probe_writable = checkpoints = checkpoint = _refuse

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,12 @@ def test_a_pool_that_needs_a_login_lets_the_run_wait_and_says_what_was_not_looke
     spec = plant.commands.detail(run)["spec"]
     assert spec["environment"]["python"] == "/far/python"
     assert spec["checkpoint"]["start_from"] == "/far/ckpt/step-0000000001.attempt-000"
+
+
+def test_a_run_whose_interpreter_nobody_could_look_for_has_the_one_that_its_pool_names(plant, far):
+    far.site.fault = LOGIN
+    run = submit(plant, pool="far")
+    assert plant.commands.detail(run)["spec"]["environment"]["python"] == sys.executable
 
 
 def test_a_checkpoint_that_only_the_pool_can_name_needs_the_pool(plant, far):

@@ -38,6 +38,9 @@ class LocalSite:
         _check_executable(path)
         return str(path)
 
+    def unseen_python(self, asked: str | None) -> str:
+        return asked or sys.executable
+
     def probe_writable(self, folder: str, flag: str) -> None:
         probe = Path(folder) / f".gangline-probe-{secrets.token_hex(6)}"
         try:

@@ -30,3 +30,6 @@ class RaySite(LocalSite):
     def python(self, asked: str | None, client: Mapping[str, Any]) -> str:
         """The interpreter asked for, else the pool's, else the one that submits: of a folder that all nodes see."""
         return super().python(asked or self._pool.ranks_python, client)
+
+    def unseen_python(self, asked: str | None) -> str:
+        return super().unseen_python(asked or self._pool.ranks_python)

@@ -127,5 +127,6 @@ class Bootstrap:
                 f"The work folder `{self.work}` of the pool cannot be used on {self.host}",
                 why=str(frame.header.get("error")),
                 fix="Make it writable, or name another one in pools.yaml.",
+                brief=f"The work folder `{self.work}` of the pool cannot be used: {frame.header.get('error')}.",
             )
         return bool(frame.header.get("want"))

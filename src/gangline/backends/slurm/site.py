@@ -51,7 +51,7 @@ class SlurmSite:
 
     def python(self, asked: str | None, client: Mapping[str, Any]) -> str:  # noqa: ARG002 - it is of another machine
         """What was asked for, else what the pool says. A bare name is looked up where ranks start, after `setup`."""
-        python = asked or self._pool.ranks_python or _DEFAULT_PYTHON
+        python = self.unseen_python(asked)
         if "/" not in python:
             return python
         if not python.startswith("/"):
@@ -72,6 +72,9 @@ class SlurmSite:
             why=said[-1][:300] if said else f"It ended with {ran.rc}",
             fix="Give --python an interpreter, or the folder of an environment, on the cluster.",
         )
+
+    def unseen_python(self, asked: str | None) -> str:
+        return asked or self._pool.ranks_python or _DEFAULT_PYTHON
 
     def probe_writable(self, folder: str, flag: str) -> None:
         self._connect()
