@@ -114,6 +114,30 @@ def test_a_job_that_begins_while_the_server_is_away_waits_for_it(laptop: Laptop)
     laptop.until(run, "succeeded")
 
 
+def test_a_run_whose_server_is_away_for_longer_than_its_next_job_waits_goes_on_when_it_is_back(laptop: Laptop) -> None:
+    """The job that waited holds no machines for ever: it ends well, having started nothing, and another one is made."""
+    file = laptop.home / "pools.yaml"
+    pools = json.loads(file.read_text())
+    pools["pools"]["lab"]["ahead_wait"] = "2s"
+    file.write_text(json.dumps(pools))
+    with laptop.client() as client:
+        eventually("the pool to be as it is now", lambda: "ahead_wait" in client.pool("lab")["settings"])
+    run = laptop.submit(STEPS, *NOW)
+    job = waiting_job(laptop, run, 1)
+    laptop.kill_server()
+    log = laptop.run_dir(run) / "launches/001/node-000.log"
+    eventually("it to give up", lambda: log.exists() and "was not needed within 2 s" in log.read_text())
+    eventually("it to be over", lambda: not states(laptop, run, 1).get(job, "").startswith(("PENDING", "RUNNING")))
+    assert not (laptop.run_dir(run) / "attempts/001").exists()
+    laptop.gangline("ps")  # starts another server
+    laptop.logged(run, "from ", attempt=1)
+    assert "from 0" not in laptop.log(run, attempt=1)
+    assert job not in {one for one, state in states(laptop, run, 1).items() if state.startswith("RUNNING")}
+    laptop.go(run)
+    shown = laptop.until(run, "succeeded")
+    assert [one["reason"] for one in shown["attempts"][:1]] == ["time_limit"]
+
+
 def test_a_run_whose_next_job_somebody_has_cancelled_goes_on_in_another(laptop: Laptop) -> None:
     run = laptop.submit(STEPS, *NOW)
     job = waiting_job(laptop, run, 1)

@@ -197,6 +197,13 @@ class SlurmPool:
         "--ahead",
         unit="seconds",
     )
+    ahead_wait_s: float = _f(
+        600.0,
+        "How long such a job, once it has begun, holds its machines for a server that is away and has not said what to "
+        "start; then it ends, and the run goes on in another one when the server is back.",
+        "--ahead-wait",
+        unit="seconds",
+    )
     poll_s: float = _f(
         5.0, "How often `squeue` is asked, for all runs together; at least 0.2s.", "--poll", unit="seconds"
     )

@@ -25,10 +25,8 @@ from gangline.ports import Queued
 from gangline.rundir.files import Unreadable, read_json, write_json
 from gangline.rundir.home import Home
 
-__all__ = ["AWAIT_S", "Maker", "SlurmAhead", "let_settle"]
+__all__ = ["Maker", "SlurmAhead", "let_settle"]
 
-AWAIT_S = 600
-"""How long agents of a job that has begun wait to be told what to start."""
 _SETTLE_S = 30.0
 """How long a request whose answer was lost may still make a job; no second one is made before."""
 _SCANCEL_S = 60.0

@@ -7,6 +7,7 @@ noted in the launch's folder first.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import shlex
 import threading
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from gangline.agent import bundle
-from gangline.backends.slurm.ahead import AWAIT_S, SlurmAhead, let_settle
+from gangline.backends.slurm.ahead import SlurmAhead, let_settle
 from gangline.backends.slurm.capacity import decide_capacity, decide_cpus, decide_parts, in_partitions
 from gangline.backends.slurm.caretaker import Caretaker
 from gangline.backends.slurm.census import take_census
@@ -250,7 +251,8 @@ class SlurmBackend:
     def make_after(self, gang: GangSpec, job: str, *, noted: Callable[[], None]) -> str:
         """See `ahead.Maker.make_after`. What the run itself had to wait for has happened."""
         options = replace(self._options(gang), dependency=f"afterany:{job}")
-        launch = self._render(gang, options, replace(self._terms(gang, options), await_s=AWAIT_S))
+        await_s = max(1, math.ceil(self.pool.ahead_wait_s))
+        launch = self._render(gang, options, replace(self._terms(gang, options), await_s=await_s))
         self._pass_gate(launch)
         self._probe()
         noted()
