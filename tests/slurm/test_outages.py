@@ -83,18 +83,25 @@ def test_a_run_is_submitted_while_the_controller_is_dead(laptop: Laptop):
 
 
 def test_slurm_gives_a_node_up_whose_ranks_still_run(laptop: Laptop):
-    """They end before the run starts elsewhere. The other agent was only told to end; Slurm knows why."""
-    run = laptop.submit(HOLD, "--nodes", "2", "--restart-backoff", "0.1s")
-    laptop.logged(run, "up", 1)
+    """They end before the run starts elsewhere. The other agent was only told to end; Slurm knows why.
+
+    Also where somebody had allowed Slurm to put the job back, which is then no preemption.
+    """
+    runs = [laptop.submit(HOLD, "--nodes", "2", "--restart-backoff", "0.1s") for _ in range(2)]
+    for run in runs:
+        laptop.logged(run, "up", 1)
+        assert "node02" in {node["host"] for node in laptop.until(run, "running")["attempts"][0]["nodes"]}
+    laptop.cluster.on("head", ["scontrol", "update", f"JobId={laptop.job(runs[1])}", "Requeue=1"])
     laptop.cluster.kill_slurmd("node02")
-    laptop.logged(run, "of attempt 1 up", 1, attempt=1)
-    laptop.go(run)
-    shown = laptop.until(run, "succeeded")
-    assert len(shown["attempts"]) == 2
-    lost = shown["attempts"][0]
-    assert (lost["outcome"], lost["reason"]) == ("failed", "node_lost"), laptop.describe(run)
-    assert "(infrastructure)" in lost["restart_message"]
-    assert "node02" not in {node["host"] for node in shown["attempts"][1]["nodes"]}
+    for run in runs:
+        laptop.logged(run, "of attempt 1 up", 1, attempt=1)
+        laptop.go(run)
+        shown = laptop.until(run, "succeeded")
+        assert len(shown["attempts"]) == 2
+        lost = shown["attempts"][0]
+        assert (lost["outcome"], lost["reason"]) == ("failed", "node_lost"), laptop.describe(run)
+        assert "(infrastructure)" in lost["restart_message"]
+        assert "node02" not in {node["host"] for node in shown["attempts"][1]["nodes"]}
     assert laptop.cluster.on("node02", ["pgrep", "-u", laptop.cluster.user], check=False).stdout == ""
 
 
@@ -122,6 +129,7 @@ def test_a_controller_that_loses_its_state_costs_one_restart(laptop: Laptop):
     run = laptop.submit(SAVING, "--nodes", "2", "--procs-per-node", "1", "--restart-backoff", "0.1s")
     laptop.logged(run, "saved 3")
     laptop.cluster.forget_all()
+    eventually("its job to be called missing", lambda: '"missing"' in laptop.gangline("pools", "jobs", "lab", "--json"))
     most = 0
 
     def has_begun_again() -> bool:
@@ -131,6 +139,7 @@ def test_a_controller_that_loses_its_state_costs_one_restart(laptop: Laptop):
 
     eventually("the run to go on", has_begun_again, within_s=180)
     assert "from 0" not in laptop.log(run, attempt=1)
+    laptop.logged(run, "saved ", attempt=1)  # a rank that saw `go` earlier would be missed at that checkpoint
     laptop.go(run)
     shown = laptop.until(run, "succeeded")
     assert [attempt["launch"] for attempt in shown["attempts"]] == [0, 1], laptop.describe(run)

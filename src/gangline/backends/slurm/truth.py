@@ -333,9 +333,8 @@ def _waiting(claim: Claim, memory: Memory, record: JobRecord, footprint: Footpri
 
 def _why_back(memory: Memory, footprint: Footprint) -> StateMeaning:
     """What Slurm has last put the job back for: as accounts have it, or the job's own log."""
-    over = [
-        life.state for life in memory.lives if life.state.standing is Standing.ENDED or life.state.meaning.is_requeue
-    ]
+    states = [life.state for life in memory.lives if not life.state.meaning.cancelled]  # those don't come back
+    over = [state for state in states if state.standing is Standing.ENDED or state.meaning.is_requeue]
     if over:
         return _BY_HAND if over[-1].standing is not Standing.ENDED else over[-1].meaning
     ends = footprint.words.ends
@@ -401,6 +400,11 @@ def _gone(claim: Claim, memory: Memory, record: JobRecord | None, footprint: Foo
         return _render_gone(
             ending, at_fault=_at_fault(witness, footprint)
         )  # agents that are told to end don't know why; Slurm does
+    back = _why_back(memory, footprint) if footprint.last_word == "relaunch" and memory.restarts else None
+    if back is not None and back.reason is not None and not ending.cancelled:  # Slurm had put it back, and we took it
+        detail = f"Slurm had put job {claim.job} back into its queue, as {back.words}"
+        ending = Ending(detail=detail, reason=back.reason, preempted=back.preempted)
+        return _render_gone(ending, at_fault=footprint.words.blamed or ())
     said = f" ({witness.state.name})" if witness is not None else ""
     detail = ending.detail if ending.cancelled else f"Slurm job {claim.job} has ended{said}"
     return Observation(liveness=Liveness.GONE, detail=detail, cancelled=ending.cancelled)

@@ -396,6 +396,32 @@ def test_a_script_that_ended_by_preemption_may_be_started_again_by_slurm():
     assert case.poll(job("RUNNING", restarts=1, requeues=True), footprint).liveness is Liveness.ALIVE
 
 
+@pytest.mark.parametrize("has_accounts", [True, False])
+@pytest.mark.parametrize(
+    ("state", "words", "reason", "preempted"),
+    [
+        ("NODE_FAIL", "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", Reason.NODE_LOST, False),
+        ("PREEMPTED", "PREEMPTION", Reason.PREEMPTED, True),
+    ],
+)
+def test_why_slurm_had_put_a_job_back_counts_when_it_was_taken_out_of_the_queue(
+    state, words, reason, preempted, has_accounts
+):
+    """Its leader was sent a signal, and has asked for another launch: the job that is back is cancelled by us."""
+    case = Case(has_accounts=has_accounts)
+    case.is_invalid = not has_accounts
+    footprint = Footprint(
+        mark=ExitMark(exit_code=143, restart=0, time=1.0), last_word="relaunch", words=JobWords(ends=(words,))
+    )
+    case.lives = [life(state)]
+    assert case.poll(job("PENDING", restarts=1, requeues=True), footprint).liveness is Liveness.PENDING
+    case.lives = [life(state), life("CANCELLED", submitted=1100.0)]
+    ours = replace(footprint, is_cancelled=True)
+    _, seen = case.until_gone(job("CANCELLED", restarts=1, requeues=True), ours)
+    assert (seen.reason, seen.preempted, seen.cancelled) == (reason, preempted, False)
+    assert "had put job 7 back into its queue" in seen.detail
+
+
 # H4: ended from outside, and by ourselves
 
 
