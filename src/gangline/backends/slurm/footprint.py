@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from gangline.backends.slurm.endings import ExitMark
+from gangline.backends.slurm.evidence import Footprint
 from gangline.backends.slurm.jobwords import JobWords, parse_words
-from gangline.backends.slurm.truth import Footprint
 from gangline.rundir.files import Unreadable, read_json, write_json
 from gangline.rundir.layout import LaunchDir, RunDir
 

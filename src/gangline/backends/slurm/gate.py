@@ -10,7 +10,7 @@ from gangline.backends.slurm.link import Link, Ran
 from gangline.backends.slurm.parse import parse_queue, parse_test_only, render_own_jobs, render_test_only
 from gangline.backends.slurm.states import Standing
 from gangline.backends.slurm.tokens import Token, parse_token
-from gangline.backends.slurm.truth import render_clock
+from gangline.backends.slurm.waits import render_clock
 from gangline.domain.errors import NoCapacity
 from gangline.domain.gang import GangSpec
 from gangline.domain.pool import SlurmPool, WaitIn

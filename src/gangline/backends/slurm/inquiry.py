@@ -9,6 +9,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gangline.backends.slurm.evidence import Answers, Ask, Claim, Memory
 from gangline.backends.slurm.jsonjobs import Unreadable
 from gangline.backends.slurm.link import Link
 from gangline.backends.slurm.parse import (
@@ -22,7 +23,7 @@ from gangline.backends.slurm.parse import (
     render_scontrol,
 )
 from gangline.backends.slurm.records import JobRecord
-from gangline.backends.slurm.truth import Answers, Ask, Claim, Memory, decide_question
+from gangline.backends.slurm.truth import decide_question
 from gangline.domain.errors import BackendError
 from gangline.domain.gang import Observation
 from gangline.ports import Clock

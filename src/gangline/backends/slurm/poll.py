@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
+from gangline.backends.slurm.evidence import Answers, Claim, Memory
 from gangline.backends.slurm.footprint import has_mark, note_cancel, read_footprint
 from gangline.backends.slurm.inquiry import Inquiry
 from gangline.backends.slurm.link import Link
 from gangline.backends.slurm.tokens import parse_token
-from gangline.backends.slurm.truth import Answers, Claim, Memory, weigh
+from gangline.backends.slurm.truth import weigh
 from gangline.domain.errors import AuthFailed
 from gangline.domain.gang import Handle, Liveness, Observation
 from gangline.domain.pool import SlurmPool

@@ -7,34 +7,19 @@ controller that says again and again that it knows no such job, while no file sh
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from enum import Enum
+from collections.abc import Sequence
+from dataclasses import replace
 
-from gangline.backends.slurm.endings import Ending, ExitMark, Left, describe_ending, reason_of
-from gangline.backends.slurm.jobwords import NODE_FAILED, PREEMPTED, REQUEUED, JobWords
+from gangline.backends.slurm.evidence import Answers, Ask, Claim, Footprint, Memory, is_of
 from gangline.backends.slurm.records import JobRecord
-from gangline.backends.slurm.states import STATES, Standing, StateMeaning
-from gangline.backends.slurm.tokens import Token, job_name, parse_token
-from gangline.backends.slurm.waits import explain_wait
+from gangline.backends.slurm.states import Standing
+from gangline.backends.slurm.tokens import parse_token
+from gangline.backends.slurm.verdict import tell_end, tell_why_back
+from gangline.backends.slurm.waits import explain_wait, render_clock
 from gangline.domain.gang import Liveness, Observation
-from gangline.domain.phase import Reason
 
-__all__ = [
-    "Answers",
-    "Ask",
-    "Claim",
-    "Footprint",
-    "Memory",
-    "decide_question",
-    "is_of",
-    "render_clock",
-    "weigh",
-]
+__all__ = ["decide_question", "weigh"]
 
-RECYCLED_S = 600.0
-"""A job that was submitted so long before or after ours is another one with its number, where nothing else tells."""
 REQUEUE_PATIENCE_S = 30.0
 """How long after an end that Slurm may follow by a requeue that is waited for."""
 ENDING_PATIENCE_S = 120.0
@@ -44,98 +29,6 @@ CONFIRM_TIMES = 3
 CONFIRM_S = 20.0
 """So often, and over so long, a controller has to say that it knows no such job."""
 _MOST_QUESTIONS = 2
-
-
-class Ask(Enum):
-    """Whom to ask besides the queue."""
-
-    ACCOUNTS = "accounts"
-    CONTROLLER = "controller"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What our handle says of the job."""
-
-    job: str
-    token: Token | None
-    submitted: float
-    """By our clock."""
-    log: str = ""
-    """Far path of the job's output."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Footprint:
-    """What the launch has left in its files, as far as they are here."""
-
-    mark: ExitMark | None = None
-    last_word: str = ""
-    """What the leader's newest result of this launch says comes next: `end`, `relaunch`, `restart`; "" without one."""
-    alive_sign: int | None = None
-    """When the leader touched its sign of life last, by whatever clock; only its change counts."""
-    words: JobWords = field(default_factory=JobWords)
-    """What Slurm's own programs have left in the job's log."""
-    has_log: bool = False
-    """The job's log says something."""
-    is_cancelled: bool = False
-    """Gangline itself has asked Slurm to end the job."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """What was said of one job in one poll."""
-
-    is_fresh: bool = True
-    """The queue has answered."""
-    trouble: str = ""
-    """Why it has not."""
-    wall: float = 0.0
-    """Seconds since the epoch, now."""
-    clock_offset_s: float = 0.0
-    """How far the cluster's clock is ahead of ours."""
-    queue: JobRecord | None = None
-    lives: Sequence[JobRecord] | None = None
-    """All that accounting has of its number; None: not asked, or no answer."""
-    has_accounts: bool = True
-    """False: this cluster keeps none."""
-    controller: JobRecord | None = None
-    is_invalid: bool = False
-    """The controller knows no such job."""
-    asked: Ask | None = None
-    """Whom else was asked about this job, maybe in vain."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """What earlier polls have seen of one job."""
-
-    absent_since: float | None = None
-    absent_times: int = 0
-    invalid_times: int = 0
-    ended_since: float | None = None
-    asked_accounts: int = 0
-    last_asked: Ask | None = None
-    restarts: int = 0
-    requeues: bool = False
-    """Slurm may put it back into its queue by itself, even after its script has ended."""
-    lives: Sequence[JobRecord] = ()
-    alive_sign: int | None = None
-    alive_at: float | None = None
-    """When that sign was last seen to change."""
-
-
-def is_of(record: JobRecord, claim: Claim) -> bool:
-    """Whether a record is of our job, and not of another one that bears its number by now.
-
-    By its comment; by its name, where a site rewrites comments; by its time, where it has neither.
-    """
-    said = parse_token(record.comment or "")
-    if said is not None and claim.token is not None:
-        return said == claim.token
-    if claim.token is not None and record.name == job_name(claim.token.run_id, claim.token.launch):
-        return True
-    return record.submitted is None or abs(record.submitted - claim.submitted) <= RECYCLED_S
 
 
 def decide_question(claim: Claim, memory: Memory, answers: Answers, now: float) -> Ask | None:
@@ -174,7 +67,7 @@ def weigh(
     record = _ours(answers.queue, claim) or _ours(answers.controller, claim)
     memory = _remember(claim, memory, answers, footprint, now)
     if _is_over_by_files(memory, record, footprint):
-        return memory, _gone(claim, memory, record, footprint)
+        return memory, tell_end(claim, memory, record, footprint)
     if not answers.is_fresh and record is None:
         return memory, Observation(liveness=Liveness.UNKNOWN, detail=answers.trouble)
     if record is not None:
@@ -264,7 +157,7 @@ def _listed(
         return Observation(liveness=Liveness.ALIVE, detail=detail)
     if standing is Standing.RUNNING:
         text = _running(job, record, memory, footprint)
-        back = _why_back(memory, footprint) if memory.restarts else None
+        back = tell_why_back(memory, footprint) if memory.restarts else None
         return Observation(
             liveness=Liveness.ALIVE,
             detail=text,
@@ -284,13 +177,13 @@ def _over(
         quiet = memory.alive_at is None or now - memory.alive_at > QUIET_S
         if over_for_s <= ENDING_PATIENCE_S or not quiet:
             return Observation(liveness=Liveness.ALIVE, detail=f"Slurm job {job} is ending ({record.state.name})")
-        return _gone(claim, memory, record, footprint)
+        return tell_end(claim, memory, record, footprint)
     if record.state.meaning.may_return and record.requeues is not False and over_for_s < REQUEUE_PATIENCE_S:
         detail = f"Slurm says {record.state.name} of job {job}, and may put it back into its queue"
         return Observation(liveness=Liveness.UNKNOWN, detail=detail)
     if _ask_of(record, memory, answers, now) is not None:
         return Observation(liveness=Liveness.ALIVE, detail=f"Slurm job {job} has ended ({record.state.name})")
-    return _gone(claim, memory, record, footprint)
+    return tell_end(claim, memory, record, footprint)
 
 
 def _running(job: str, record: JobRecord, memory: Memory, footprint: Footprint) -> str:
@@ -321,7 +214,7 @@ def _waiting(claim: Claim, memory: Memory, record: JobRecord, footprint: Footpri
         text += f". {wait.fix.removesuffix('.')}"
     if not memory.restarts and not meaning.is_requeue:
         return Observation(liveness=Liveness.PENDING, detail=text)
-    back = _why_back(memory, footprint)
+    back = tell_why_back(memory, footprint)
     why = f", as {back.words}" if back.words else ""
     return Observation(
         liveness=Liveness.PENDING,
@@ -329,35 +222,6 @@ def _waiting(claim: Claim, memory: Memory, record: JobRecord, footprint: Footpri
         preempted=back.preempted,
         reason=back.reason,
     )
-
-
-def _why_back(memory: Memory, footprint: Footprint) -> StateMeaning:
-    """What Slurm has last put the job back for: as accounts have it, or the job's own log."""
-    states = [life.state for life in memory.lives if not life.state.meaning.cancelled]  # those don't come back
-    over = [state for state in states if state.standing is Standing.ENDED or state.meaning.is_requeue]
-    if over:
-        return _BY_HAND if over[-1].standing is not Standing.ENDED else over[-1].meaning
-    ends = footprint.words.ends
-    if len(ends) < max(1, memory.restarts):  # a machine that was lost says nothing: they may be of an earlier life
-        return StateMeaning(standing=Standing.UNKNOWN)
-    return _WORDS.get(ends[-1], StateMeaning(standing=Standing.UNKNOWN))
-
-
-_BY_HAND = StateMeaning(
-    standing=Standing.ENDED, reason=Reason.PREEMPTED, preempted=True, words="somebody wanted it (scontrol requeue)"
-)
-_WORDS: Mapping[str, StateMeaning] = {
-    REQUEUED: _BY_HAND,
-    PREEMPTED: STATES["PREEMPTED"],
-    NODE_FAILED: STATES["NODE_FAIL"],
-}
-
-
-def render_clock(time: float, *, now: float, tz: dt.tzinfo | None = None) -> str:
-    """`14:05`, or `3 Dec 14:05` on another day; None: in the time zone of this machine."""
-    moment, today = (dt.datetime.fromtimestamp(at, tz=dt.timezone.utc).astimezone(tz) for at in (time, now))
-    clock = f"{moment:%H:%M}"
-    return clock if moment.date() == today.date() else f"{moment.day} {moment:%b} {clock}"
 
 
 def _absent(claim: Claim, memory: Memory, footprint: Footprint, now: float) -> Observation:
@@ -371,61 +235,10 @@ def _absent(claim: Claim, memory: Memory, footprint: Footprint, now: float) -> O
     has_ended = last is not None and last.state.standing is Standing.ENDED
     enough = 2 if last is not None and last.state.meaning.may_return else 1
     if _is_marked(memory, footprint) or (has_ended and memory.absent_times >= enough):
-        return _gone(claim, memory, last, footprint)
+        return tell_end(claim, memory, last, footprint)
     if footprint.last_word in {"end", "relaunch"} and memory.absent_times > 1:
-        return _gone(claim, memory, last, footprint)
+        return tell_end(claim, memory, last, footprint)
     if memory.invalid_times >= CONFIRM_TIMES and now - since >= CONFIRM_S:
-        return _gone(claim, memory, last if has_ended else None, footprint)
+        return tell_end(claim, memory, last if has_ended else None, footprint)
     detail = f"Slurm does not list job {job}; whether it has ended is being found out"
     return Observation(liveness=Liveness.UNKNOWN, detail=detail)
-
-
-def _gone(claim: Claim, memory: Memory, record: JobRecord | None, footprint: Footprint) -> Observation:
-    """The end, as the best witness tells it: accounting has the final state, and who cancelled."""
-    lives = [life for life in memory.lives if life.state.standing is Standing.ENDED]
-    known = record is not None and record.state.standing is Standing.ENDED
-    witness = record if known or not lives else lives[-1]
-    by = ""
-    if not footprint.is_cancelled and witness is not None and witness.state.meaning.cancelled:
-        who = next((one.by for one in (witness, *reversed(lives)) if one.by), "")
-        by = (f"user {who}" if who.isdigit() else who) or "somebody"
-    if footprint.last_word not in {"end", "relaunch"}:
-        left = Left(mark=footprint.mark, log=claim.log, has_log=footprint.has_log, memory=footprint.words.memory)
-        ending = describe_ending(claim.job, witness, left, by=by)
-        return _render_gone(ending, at_fault=_at_fault(witness, footprint))
-    # The leader has said how it ended, and the job's exit code is the run's: it has no meaning of our own.
-    bare = None if witness is None else replace(witness, exit_code=None, signal=None)
-    ending = describe_ending(claim.job, bare, Left(log=claim.log, has_log=True), by=by)
-    if footprint.last_word == "relaunch" and (ending.reason is not None or ending.preempted):
-        return _render_gone(
-            ending, at_fault=_at_fault(witness, footprint)
-        )  # agents that are told to end don't know why; Slurm does
-    back = _why_back(memory, footprint) if footprint.last_word == "relaunch" and memory.restarts else None
-    if back is not None and back.reason is not None and not ending.cancelled:  # Slurm had put it back, and we took it
-        detail = f"Slurm had put job {claim.job} back into its queue, as {back.words}"
-        ending = Ending(detail=detail, reason=back.reason, preempted=back.preempted)
-        return _render_gone(ending, at_fault=footprint.words.blamed or ())
-    said = f" ({witness.state.name})" if witness is not None else ""
-    detail = ending.detail if ending.cancelled else f"Slurm job {claim.job} has ended{said}"
-    return Observation(liveness=Liveness.GONE, detail=detail, cancelled=ending.cancelled)
-
-
-def _at_fault(witness: JobRecord | None, footprint: Footprint) -> Sequence[str] | None:
-    """Slurm gives a whole job up for one node; that is seldom the leader's."""
-    if footprint.words.blamed:
-        return footprint.words.blamed
-    is_slurms_word = witness is not None and Reason.NODE_LOST in {witness.state.meaning.reason, reason_of(witness)}
-    return () if is_slurms_word else None
-
-
-def _render_gone(ending: Ending, *, at_fault: Sequence[str] | None) -> Observation:
-    is_silent = ending.reason is None and not ending.cancelled and not ending.preempted
-    by_node = bool(at_fault) and (is_silent or ending.reason is Reason.NODE_LOST)
-    return Observation(
-        liveness=Liveness.GONE,
-        detail=f"{ending.detail}; srun names {', '.join(at_fault or ())}" if by_node else ending.detail,
-        cancelled=ending.cancelled,
-        preempted=ending.preempted,
-        reason=Reason.NODE_LOST if by_node else ending.reason,
-        at_fault=at_fault,
-    )

@@ -5,11 +5,12 @@ Written from the manual page of squeue and from what clusters print, 20.11 to 25
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-__all__ = ["WAITS", "Wait", "explain_wait"]
+__all__ = ["WAITS", "Wait", "explain_wait", "render_clock"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,3 +209,10 @@ _SCOPES: Mapping[str, str] = {
     "PerAccount": "per account",
     "WallDuration": "",
 }
+
+
+def render_clock(time: float, *, now: float, tz: dt.tzinfo | None = None) -> str:
+    """`14:05`, or `3 Dec 14:05` on another day; None: in the time zone of this machine."""
+    moment, today = (dt.datetime.fromtimestamp(at, tz=dt.timezone.utc).astimezone(tz) for at in (time, now))
+    clock = f"{moment:%H:%M}"
+    return clock if moment.date() == today.date() else f"{moment.day} {moment:%b} {clock}"

@@ -8,71 +8,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.unit.backends.slurm.polls import CLAIM, MARK, NOTHING, Case, job, life
 
 from gangline.backends.slurm.endings import ExitMark
-from gangline.backends.slurm.jobwords import JobWords
+from gangline.backends.slurm.evidence import Answers, Claim, Footprint, Memory, is_of
 from gangline.backends.slurm.link import Ran
 from gangline.backends.slurm.parse import parse_queue, parse_sacct, parse_scontrol
-from gangline.backends.slurm.records import JobRecord
-from gangline.backends.slurm.states import parse_state
 from gangline.backends.slurm.tokens import Token
-from gangline.backends.slurm.truth import (
-    Answers,
-    Ask,
-    Claim,
-    Footprint,
-    Memory,
-    decide_question,
-    is_of,
-    render_clock,
-    weigh,
-)
+from gangline.backends.slurm.truth import weigh
+from gangline.backends.slurm.waits import render_clock
 from gangline.domain.gang import Liveness
 from gangline.domain.phase import Reason
-
-TOKEN = Token(home="0123456789ab", run_id="one-7k3q", launch=0)
-CLAIM = Claim(job="7", token=TOKEN, submitted=1000.0, log="/work/runs/one-7k3q/launches/000/job.log")
-NOTHING = Footprint()
-MARK = ExitMark(exit_code=0, restart=0, time=1100.0)
-
-
-def job(state, **fields):
-    said = {"comment": str(TOKEN), "name": "one-7k3q.0", "submitted": 1000.0, "restarts": 0, "requeues": False}
-    return JobRecord(job="7", state=parse_state(state), **{**said, **fields})
-
-
-def life(state, **fields):
-    """A record of accounting, which keeps no comment here."""
-    parsed = parse_state(state)
-    return JobRecord(job="7", state=parsed, by=parsed.by, **{"name": "one-7k3q.0", "submitted": 1000.0, **fields})
-
-
-class Case:
-    """Polls of one job, every 5 s; the second question is answered as `sacct` and `scontrol` are set."""
-
-    def __init__(self, claim=CLAIM, *, has_accounts=True):
-        self.claim, self.memory, self.now = claim, Memory(), 0.0
-        self.has_accounts = has_accounts
-        self.lives, self.controller, self.is_invalid = [], None, False
-
-    def poll(self, queue=None, footprint=NOTHING, *, trouble=""):
-        self.now += 5.0
-        answers = Answers(is_fresh=not trouble, trouble=trouble, queue=queue, has_accounts=self.has_accounts)
-        ask = decide_question(self.claim, self.memory, answers, self.now)
-        if ask is Ask.ACCOUNTS:
-            answers = replace(answers, asked=ask, lives=self.lives)
-        elif ask is Ask.CONTROLLER:
-            answers = replace(answers, asked=ask, controller=self.controller, is_invalid=self.is_invalid)
-        self.memory, seen = weigh(self.claim, self.memory, answers, footprint, self.now)
-        return seen
-
-    def until_gone(self, queue=None, footprint=NOTHING, *, most=20):
-        for number in range(1, most + 1):
-            seen = self.poll(queue, footprint)
-            if seen.liveness is Liveness.GONE:
-                return number, seen
-        return None, seen
-
 
 # S4: what is listed does not run because it is listed
 
@@ -98,73 +44,6 @@ def test_each_state_in_the_queue(state, liveness):
 
 def test_a_state_that_nobody_knows_is_shown_as_it_is():
     assert "HIBERNATING" in Case().poll(job("HIBERNATING")).detail
-
-
-@pytest.mark.parametrize(
-    ("record", "reason", "words"),
-    [
-        (job("FAILED", exit_code=7, signal=0), None, "ended as FAILED with exit code 7"),
-        (job("FAILED", exit_code=0, signal=9), Reason.KILLED, "by signal 9 (SIGKILL)"),
-        (job("FAILED", exit_code=137, signal=0), Reason.KILLED, "exit code 137"),
-        (job("FAILED", exit_code=67, signal=0), Reason.USER_ERROR, "a set-up line failed"),
-        (job("FAILED", exit_code=5, signal=0), Reason.STORAGE, "disk of the work folder is full"),
-        (job("TIMEOUT", signal=15), Reason.TIME_LIMIT, "time limit that it was submitted with was over"),
-        (job("DEADLINE"), Reason.TIME_LIMIT, "its deadline has passed"),
-        (job("OUT_OF_MEMORY", signal=125), Reason.OUT_OF_MEMORY, "more memory than it had asked for"),
-        (job("FAILED", exit_code=1, signal=0, out_of_memory=True), Reason.OUT_OF_MEMORY, "more memory"),
-        (job("NODE_FAIL"), Reason.NODE_LOST, "a node of it failed"),
-        (job("BOOT_FAIL"), Reason.NODE_LOST, "did not boot"),
-        (job("PREEMPTED", signal=15), Reason.PREEMPTED, "a job that comes first"),
-        (job("FAILED", reason="BadConstraints"), Reason.BACKEND_REJECTED, "no node has what it asks for"),
-        (job("COMPLETED", start=1.0, end=400.0), None, "ended as COMPLETED"),
-    ],
-)
-def test_why_it_ended(record, reason, words):
-    seen = Case().poll(record, Footprint(has_log=True))
-    assert (seen.liveness, seen.reason) == (Liveness.GONE, reason)
-    assert words in seen.detail
-    assert seen.preempted == (reason is Reason.PREEMPTED)
-    assert not seen.cancelled
-
-
-def test_what_the_leader_said_of_the_end_has_the_last_word():
-    assert Case().poll(job("TIMEOUT"), Footprint(last_word="end")).reason is None
-
-
-@pytest.mark.parametrize("word", ["end", "relaunch"])
-def test_the_exit_code_of_a_run_is_not_taken_for_one_of_ours(word):
-    seen = Case().poll(job("FAILED", exit_code=67, signal=0), Footprint(last_word=word))
-    assert (seen.detail, seen.reason) == ("Slurm job 7 has ended (FAILED)", None)
-
-
-@pytest.mark.parametrize(
-    ("record", "reason"),
-    [
-        (job("NODE_FAIL"), Reason.NODE_LOST),
-        (job("TIMEOUT"), Reason.TIME_LIMIT),
-        (job("PREEMPTED"), Reason.PREEMPTED),
-        (job("FAILED", exit_code=75, signal=0, reason="NodeDown"), Reason.NODE_LOST),
-        (job("FAILED", exit_code=0, signal=9), None),
-    ],
-)
-def test_slurm_knows_why_agents_were_told_to_end(record, reason):
-    seen = Case().poll(record, Footprint(last_word="relaunch"))
-    assert (seen.liveness, seen.reason, seen.preempted) == (Liveness.GONE, reason, reason is Reason.PREEMPTED)
-    seen = Case().poll(record, Footprint(last_word="end"))
-    assert (seen.reason, seen.preempted) == (None, False)
-
-
-# S6
-
-
-def test_a_death_at_once_without_a_log_is_explained():
-    seen = Case().poll(job("FAILED", exit_code=0, signal=53, reason="JobLaunchFailure", nodes="node01"))
-    assert seen.reason is Reason.STORAGE
-    assert CLAIM.log in seen.detail
-    assert "node01" in seen.detail
-    seen = Case().poll(job("COMPLETED", start=5.0, end=5.0))
-    assert "left nothing" in seen.detail
-    assert CLAIM.log in seen.detail
 
 
 # S3: the job has left the queue, and accounting is off
@@ -396,32 +275,6 @@ def test_a_script_that_ended_by_preemption_may_be_started_again_by_slurm():
     assert case.poll(job("RUNNING", restarts=1, requeues=True), footprint).liveness is Liveness.ALIVE
 
 
-@pytest.mark.parametrize("has_accounts", [True, False])
-@pytest.mark.parametrize(
-    ("state", "words", "reason", "preempted"),
-    [
-        ("NODE_FAIL", "NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", Reason.NODE_LOST, False),
-        ("PREEMPTED", "PREEMPTION", Reason.PREEMPTED, True),
-    ],
-)
-def test_why_slurm_had_put_a_job_back_counts_when_it_was_taken_out_of_the_queue(
-    state, words, reason, preempted, has_accounts
-):
-    """Its leader was sent a signal, and has asked for another launch: the job that is back is cancelled by us."""
-    case = Case(has_accounts=has_accounts)
-    case.is_invalid = not has_accounts
-    footprint = Footprint(
-        mark=ExitMark(exit_code=143, restart=0, time=1.0), last_word="relaunch", words=JobWords(ends=(words,))
-    )
-    case.lives = [life(state)]
-    assert case.poll(job("PENDING", restarts=1, requeues=True), footprint).liveness is Liveness.PENDING
-    case.lives = [life(state), life("CANCELLED", submitted=1100.0)]
-    ours = replace(footprint, is_cancelled=True)
-    _, seen = case.until_gone(job("CANCELLED", restarts=1, requeues=True), ours)
-    assert (seen.reason, seen.preempted, seen.cancelled) == (reason, preempted, False)
-    assert "had put job 7 back into its queue" in seen.detail
-
-
 # H4: ended from outside, and by ourselves
 
 
@@ -583,21 +436,3 @@ def test_a_leader_that_wants_another_launch_waits_for_slurms_word():
     seen = case.poll(job("CANCELLED"), footprint)
     seen = case.poll(job("CANCELLED"), footprint) if seen.liveness is not Liveness.GONE else seen
     assert (seen.liveness, seen.cancelled) == (Liveness.GONE, True)
-
-
-@pytest.mark.parametrize(
-    ("record", "blamed", "reason", "at_fault"),
-    [
-        (job("NODE_FAIL"), (), Reason.NODE_LOST, ()),
-        (job("FAILED", reason="NodeDown"), (), Reason.NODE_LOST, ()),
-        (job("NODE_FAIL"), ("node03",), Reason.NODE_LOST, ("node03",)),
-        (job("FAILED", exit_code=233, signal=0), ("node03",), Reason.NODE_LOST, ("node03",)),
-        (job("FAILED", exit_code=7, signal=0), (), None, None),
-        (job("FAILED", exit_code=4, signal=0), (), Reason.NODE_LOST, None),
-        (job("TIMEOUT"), ("node03",), Reason.TIME_LIMIT, ("node03",)),
-    ],
-)
-def test_the_node_that_failed_is_named_and_no_other(record, blamed, reason, at_fault):
-    seen = Case().poll(record, Footprint(has_log=True, words=JobWords(blamed=blamed)))
-    assert (seen.reason, seen.at_fault) == (reason, at_fault)
-    assert ("; srun names node03" in seen.detail) == (bool(blamed) and reason is Reason.NODE_LOST)
