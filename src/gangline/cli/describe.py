@@ -26,6 +26,7 @@ __all__ = [
     "describe_room",
     "exit_code_of",
     "explain",
+    "has_begun",
     "is_over",
     "num_ranks",
     "script_nodes",
@@ -151,11 +152,17 @@ def _describe_end(failure: FailureView) -> str:
     return describe_exit(failure["exit_code"], failure["signal_name"], failure["signal"])
 
 
+def has_begun(attempt: AttemptView) -> bool:
+    """Whether it came to its start: a run that is stopped between two attempts has a last one that never did."""
+    return attempt["outcome"] != "stopped" or attempt["start_mode"] is not None
+
+
 def describe_attempt(attempt: AttemptView) -> str:
-    """`failed (killed)`, `running`, `starting`."""
+    """`failed (killed)`, `running`, `starting`, `not begun (stopped_by_user)`."""
     if attempt["outcome"] is None:
         return "running" if attempt["running"] else "starting"
-    return f"{attempt['outcome']} ({attempt['reason']})" if attempt["reason"] else attempt["outcome"]
+    outcome = attempt["outcome"] if has_begun(attempt) else "not begun"
+    return f"{outcome} ({attempt['reason']})" if attempt["reason"] else outcome
 
 
 def describe_code(code: CodeView) -> list[str]:

@@ -14,6 +14,7 @@ from gangline.cli.describe import (
     describe_phase,
     describe_room,
     explain,
+    has_begun,
     is_over,
     num_ranks,
     smaller_gang,
@@ -272,8 +273,8 @@ def _time(run: RunDetail, terminal: Terminal) -> str:
     if run["started"] is not None:
         parts.append(f"waited {render_duration(run['started'] - run['created'])}")
         parts.append(f"{'took' if is_over(run) else 'runs for'} {render_duration(run['duration_s'])}")
-    if run["restarts"]:
-        parts.append(render_count(run["restarts"], "restart"))
+    if restarts := run["restarts"] - (not all(map(has_begun, run["attempts"][-1:]))):
+        parts.append(render_count(restarts, "restart"))
     return terminal.dot.join(parts)
 
 

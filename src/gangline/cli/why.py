@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 
-from gangline.cli.describe import describe_exit, describe_failure
+from gangline.cli.describe import describe_exit, describe_failure, has_begun
 from gangline.cli.logtext import LineAssembler
 from gangline.cli.prose import fold_message, lay_out_message
 from gangline.cli.terminal import Terminal
@@ -179,7 +179,8 @@ def _describe_then(run: RunDetail, attempt: AttemptView) -> str:
     if following is not None:
         step = following["resume_step"]
         begun = f"from step {step}" if step is not None else "from the start" if not following["resume"] else "again"
-        done.append(f"attempt {following['number']} started {begun}")
+        how = f"started {begun}" if has_begun(following) else "did not begin"
+        done.append(f"attempt {following['number']} {how}")
     elif attempt["outcome"] is None:
         done.append("the other ranks are being ended")
     return "; ".join(done)

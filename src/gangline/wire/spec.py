@@ -15,6 +15,7 @@ from typing import Any
 
 from gangline.domain.check import resolve_checkpoints
 from gangline.domain.errors import SpecInvalid
+from gangline.domain.faults import Faults
 from gangline.domain.spec import EntryKind, RunSpec
 from gangline.wire.reading import Origin, read_spec
 from gangline.wire.schema import Key, Kind, Path, keys, sections
@@ -65,8 +66,11 @@ def partial_from_yaml(path: FilePath, *, may_be_empty: bool = False) -> dict[str
     """
     from gangline.wire.yaml_file import read_yaml  # noqa: PLC0415 - PyYAML costs 20 ms that most commands need not pay
 
-    raw, lines = read_yaml(path, may_be_empty=may_be_empty)
-    layer = read_spec(raw, Origin(path.name, lines, by_hand=True))
+    faults, layer = Faults(), dict[str, Any]()
+    raw, lines = read_yaml(path, may_be_empty=may_be_empty, faults=faults)
+    with faults.gathered():
+        layer = read_spec(raw, Origin(path.name, lines, by_hand=True))
+    faults.raise_all(path.name)
     checkpoint = layer.get("checkpoint") or {}
     if checkpoint.get("path") is not None:
         folder = str(path.absolute().parent)

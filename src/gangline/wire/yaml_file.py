@@ -6,7 +6,8 @@ What is written is what arrives: values that are not quoted stay text as they st
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path as FilePath
 
@@ -14,6 +15,7 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from gangline.domain.errors import SpecInvalid
+from gangline.domain.faults import Faults
 from gangline.wire.schema import Path
 
 __all__ = ["read_yaml"]
@@ -28,16 +30,27 @@ _MAX_REPEATED = 10_000
 """Values that aliases may add to those that are written; a text counts once for each 100 characters begun."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A file that is read, and what is known of it so far."""
+
+    path: FilePath
+    faults: Faults
+    lines: dict[Path, int] = field(default_factory=dict)
+
+
 def read_yaml(
-    path: FilePath, *, example: str = "script: train.py", may_be_empty: bool = False
+    path: FilePath, *, example: str = "script: train.py", may_be_empty: bool = False, faults: Faults | None = None
 ) -> tuple[dict[str, object], dict[Path, int]]:
     """The file's table, and the line (from 1) of every key in it.
 
     Args:
         example: a line that such a file may have.
         may_be_empty: a file that holds nothing is an empty table.
+        faults: takes what is wrong in a file that can be read on: keys that are named twice or are no words, and tags;
+            None: they are raised, all of them at once.
     Raises:
-        SpecInvalid: the file cannot be read, is no UTF-8, no YAML, empty, no table, or names a key twice.
+        SpecInvalid: the file cannot be read, is no UTF-8, no YAML, empty or no table.
     """
     if path.suffix in {".py", ".ipynb", ".sh"} and path.is_file():
         raise SpecInvalid(
@@ -50,12 +63,15 @@ def read_yaml(
         raise SpecInvalid(f"{path} is empty", fix=f"Write at least `{example}`, or leave the file out.")
     if not isinstance(root, MappingNode):
         raise SpecInvalid(f"{path} holds {_kind(root)}", fix=f"Write keys with values, such as `{example}`.")
-    lines: dict[Path, int] = {}
+    file = _File(path=path, faults=Faults() if faults is None else faults)
     try:
         _check_aliases(root, path)
-        return _table(root, (), lines, path), lines
+        found = _table(root, (), file)
     except RecursionError:
         raise SpecInvalid(f"{path} is nested without end", fix="An alias (`*name`) must not hold itself.") from None
+    if faults is None:
+        file.faults.raise_all(str(path))
+    return found, file.lines
 
 
 def _read_text(path: FilePath) -> str:
@@ -130,35 +146,45 @@ def _explain(text: str, line: int, problem: str) -> dict[str, str]:
     return {"why": problem.capitalize(), "fix": "Quote texts that hold `: `, `#` or start with a special character."}
 
 
-def _value(node: Node, at: Path, lines: dict[Path, int], path: FilePath) -> object:
+def _value(node: Node, at: Path, file: _File) -> object:
     if node.tag not in _PLAIN_TAGS:
-        raise SpecInvalid(
-            f"{path}, line {_line(node)} has the tag `{node.tag}`", fix="Write plain values, without tags."
+        file.faults.add(
+            SpecInvalid(
+                f"{file.path}, line {_line(node)} has the tag `{node.tag}`", fix="Write plain values, without tags."
+            )
         )
     if isinstance(node, MappingNode):
-        return _table(node, at, lines, path)
+        return _table(node, at, file)
     if isinstance(node, SequenceNode):
-        return [_value(item, at, lines, path) for item in node.value]
+        return [_value(item, at, file) for item in node.value]
     text = str(node.value)
     return None if isinstance(node, ScalarNode) and node.style is None and text in _NULLS else text
 
 
-def _table(node: MappingNode, at: Path, lines: dict[Path, int], path: FilePath) -> dict[str, object]:
+def _table(node: MappingNode, at: Path, file: _File) -> dict[str, object]:
+    """What it holds; of a key that is named twice the first value."""
     found: dict[str, object] = {}
     for key_node, value_node in node.value:
-        if not isinstance(key_node, ScalarNode):
-            raise SpecInvalid(f"{path}, line {_line(key_node)} has {_kind(key_node)} for a key", fix="Keys are words.")
-        key = str(key_node.value)
-        here = (*at, key)
-        if key in found:
-            raise SpecInvalid(
-                f"{path}, line {_line(key_node)} names `{key}` again",
-                why=f"It has a value in line {lines[here]} already.",
-                fix="Keep one.",
-            )
-        lines[here] = _line(key_node)
-        found[key] = _value(value_node, here, lines, path)
+        with file.faults.gathered():
+            here = (*at, _read_key(key_node, found, at, file))
+            file.lines[here] = _line(key_node)
+            found[here[-1]] = _value(value_node, here, file)
     return found
+
+
+def _read_key(node: Node, known: Container[str], at: Path, file: _File) -> str:
+    """Raises: SpecInvalid: it is no word, or its table has it already."""
+    if not isinstance(node, ScalarNode):
+        raise SpecInvalid(f"{file.path}, line {_line(node)} has {_kind(node)} for a key", fix="Keys are words.")
+    key = str(node.value)
+    if key in known:
+        here = (*at, key)
+        raise SpecInvalid(
+            f"{file.path}, line {_line(node)} names `{key}` again",
+            why=f"It has a value in line {file.lines[here]} already.",
+            fix="Keep one.",
+        )
+    return key
 
 
 def _kind(node: Node) -> str:

@@ -17,6 +17,7 @@ from gangline.wire.spec import (
     spec_from_yaml,
     spec_to_mapping,
 )
+from gangline.wire.yaml_file import read_yaml
 
 
 def write(tmp_path: Path, text: str | bytes) -> Path:
@@ -189,6 +190,22 @@ def test_a_file_with_a_slip_is_one_error_with_its_line(tmp_path, text, says):
     with pytest.raises(SpecInvalid) as raised:
         spec_from_yaml(write(tmp_path, text))
     assert says in str(raised.value)
+
+
+def test_a_key_that_is_named_twice_hides_no_other_fault(tmp_path):
+    text = "script: a.py\nscript: b.py\nresorces: 1\nresources:\n  nodes: two\n  nodes: !x 3\n? [a]\n: b\n"
+    with pytest.raises(SpecInvalid) as raised:
+        spec_from_yaml(write(tmp_path, text))
+    said = [str(fault) for fault in raised.value.faults]
+    wanted = ("line 2 names", "line 6 names", "line 7 has a list", "`resorces`", "is `two`")
+    assert len(said) == len(wanted), said
+    assert all(any(words in one for one in said) for words in wanted), said
+
+
+def test_tables_in_a_list_may_have_the_same_keys(tmp_path):
+    path = tmp_path / "list.yaml"
+    path.write_text("a:\n- b: 1\n- b: 2\n")
+    assert read_yaml(path)[0] == {"a": [{"b": "1"}, {"b": "2"}]}
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
