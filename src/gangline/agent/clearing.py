@@ -65,7 +65,7 @@ class Clearing:
         deadline = time.monotonic() + grace_s
         if cause in NOTICES:
             self._write_notice(attempt, cause, message["deadline"])
-        if cause != SUCCESS:
+        if cause != SUCCESS and attempt.ranks:
             self._journal.write("stopping", cause=cause, grace_s=grace_s)
         if attempt.teardown is None:
             leftover_s = self._policy.failure_grace_s

@@ -169,6 +169,21 @@ def test_a_run_that_goes_on_tells_of_its_last_failure(make: Any) -> None:
     assert "Lower the batch per rank." in text
 
 
+def test_an_attempt_that_was_stopped_before_it_began_is_no_restart(make: Any) -> None:
+    run = make_run(make, phase="stopped", restarts=2)
+    run["attempts"][1]["restart_message"] = "restart 2 of 3 (user)"
+    stopped = make.attempt(2, outcome="stopped", reason="stopped_by_user", start_mode=None)
+    run["attempts"].append(stopped)
+    text = "\n".join(screen(run, make, brief=False))
+    assert "then    restart 2 of 3 (user); attempt 2 did not begin" in text
+    assert "not begun (stopped_by_user)" in text
+    assert text.count("1 restart\n") == 1
+    stopped["start_mode"] = "warm"
+    text = "\n".join(screen(run, make, brief=False))
+    assert "not begun" not in text
+    assert "2 restarts\n" in text
+
+
 def test_a_failure_is_shown_before_the_attempt_is_over(make: Any) -> None:
     run = make_run(make, phase="running", exit_code=None, ended=None)
     attempt = run["attempts"][-1]
