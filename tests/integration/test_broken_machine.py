@@ -7,14 +7,17 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from tests.conftest import lack
 
-from gangline.client import connect, submit
+from gangline.client import Client, connect, submit
+from gangline.domain.errors import StorageFull
 from gangline.domain.spec import Resources, RunSpec
 from gangline.rundir.home import Home
+from gangline.rundir.serving import is_served
 
 pytestmark = pytest.mark.integration
 DEADLINE_S = 120.0
@@ -95,3 +98,49 @@ def test_a_disk_that_a_run_fills_ends_it_as_storage_and_it_goes_on_once_there_is
         client.resume(run, patience_s=DEADLINE_S)
         assert client.wait(run, timeout_s=DEADLINE_S)["phase"] == "succeeded"
         assert b"".join(client.raw_log(run, 0)) == b"went on\n"
+
+
+def fill(disk: Path) -> None:
+    """Take all that is free, also in small pieces."""
+    for size in (1 << 20, 1 << 10, 1):
+        ballast = disk / f"ballast-{time.monotonic_ns()}"
+        with ballast.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(size)) == size:
+                pass
+
+
+def end_server(client: Client, home: Home) -> None:
+    client.stop_server()
+    wait_until(lambda: not is_served(home), "the server has ended")
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("goes_on", [True, False], ids=["served", "no server"])
+def test_on_a_full_disk_runs_can_be_looked_at_and_removed_which_makes_room(small_disk, tmp_path, goes_on):
+    home, project = Home(small_disk / "home"), project_of(tmp_path / "project", "print('hi')")
+    spec = RunSpec(entry="train.py", resources=Resources(procs_per_node=1))
+    with connect(home) as client:
+        run = submit(spec, root=project, client=client)["id"]
+        assert client.wait(run, timeout_s=DEADLINE_S)["phase"] == "succeeded"
+        wait_until((home.path / "reserve").exists, "room is set aside")
+        Path(home.run(run).path, "large").write_bytes(bytes(8 << 20))
+        if not goes_on:
+            end_server(client, home)
+    fill(small_disk)
+    with connect(home) as client:
+        assert [one["id"] for one in client.list_runs()] == [run]
+        assert b"".join(client.raw_log(run, 0)) == b"hi\n"
+        fill(small_disk)  # also with what was set aside
+        assert client.remove(run)["freed_bytes"] >= 8 << 20
+        assert client.list_runs() == []
+        wait_until((home.path / "reserve").exists, "room is set aside again")
+        end_server(client, home)
+
+
+@pytest.mark.root
+def test_a_disk_that_takes_nothing_at_all_is_said_as_storage_where_no_server_runs(small_disk):
+    home = Home(small_disk / "home").create()
+    fill(small_disk)
+    with pytest.raises(StorageFull, match="takes no more") as caught:
+        connect(home)
+    assert caught.value.exit_code == 74

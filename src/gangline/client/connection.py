@@ -15,10 +15,12 @@ from gangline.client.answers import unreachable
 from gangline.client.client import API, Client
 from gangline.client.embedded import mute, start_server
 from gangline.client.http import httpx
-from gangline.domain.errors import InvalidRequest, ServerUnreachable, Unauthorized
+from gangline.domain.errors import GanglineError, InvalidRequest, ServerUnreachable, StorageFull, Unauthorized
 from gangline.domain.version import VERSION, digest_code
 from gangline.rundir.home import Home
+from gangline.rundir.reserve import release_reserve
 from gangline.rundir.serving import ServerInfo, is_served, read_live_server, read_token
+from gangline.rundir.space import is_out_of_room
 
 __all__ = ["connect"]
 
@@ -40,6 +42,7 @@ def connect(home: Home | None = None, *, start: bool = True, environ: Mapping[st
     Raises:
         ServerUnreachable: none runs and none was to be started, or it does not come up.
         InvalidRequest: the state folder cannot be used.
+        StorageFull: its disk is full, and so is the room that was set aside.
         VersionMismatch: from the first call, if the server is of another version.
     """
     url = environ.get("GANGLINE_SERVER", "")
@@ -167,16 +170,16 @@ def _prepare(home: Home) -> None:
     """Make the state folder, and refuse one that a server could not use.
 
     Raises:
-        InvalidRequest
+        InvalidRequest, StorageFull
     """
     try:
-        home.create()
-        owner = home.path.stat().st_uid
-        probe = home.path / f".write-test-{os.getpid()}"
         try:
-            probe.write_bytes(b"x" * 4096)
-        finally:
-            probe.unlink(missing_ok=True)
+            _probe_writing(home)
+        except OSError as error:
+            if not (is_out_of_room(error) and release_reserve(home.path)):
+                raise
+            _probe_writing(home)
+        owner = home.path.stat().st_uid
     except OSError as error:
         raise _unusable(home, error) from error
     if owner != os.geteuid():
@@ -187,9 +190,20 @@ def _prepare(home: Home) -> None:
         )
 
 
-def _unusable(home: Home, error: OSError) -> InvalidRequest:
+def _probe_writing(home: Home) -> None:
+    home.create()
+    probe = home.path / f".write-test-{os.getpid()}"
+    try:
+        probe.write_bytes(b"x" * 4096)
+    finally:
+        probe.unlink(missing_ok=True)
+
+
+def _unusable(home: Home, error: OSError) -> GanglineError:
+    if is_out_of_room(error):
+        return StorageFull.of_home(home.path, error.strerror or str(error))
     return InvalidRequest(
         f"The state folder {home.path} cannot be used",
         why=error.strerror or str(error),
-        fix="Make room and allow writing there, or set GANGLINE_HOME to another folder.",
+        fix="Allow reading and writing there, or set GANGLINE_HOME to another folder.",
     )

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-from gangline.domain.errors import ServerUnreachable
+from gangline.domain.errors import GanglineError, ServerUnreachable, StorageFull
 from gangline.rundir.home import Home
 from gangline.rundir.serving import is_ending, is_served, server_pid
 
@@ -63,6 +63,7 @@ def start_server(home: Home, find: Callable[[], _T | None]) -> _T:
         find: what a live server is reached by, or None while there is none.
     Raises:
         ServerUnreachable: it ended at once, or did not answer in time; the end of its log is in the error.
+        StorageFull: there was no room for it.
     """
     deadline = time.monotonic() + _PATIENCE_S
     begin = _prepare_log(home)
@@ -77,7 +78,7 @@ def start_server(home: Home, find: Callable[[], _T | None]) -> _T:
             if found is not None:
                 return found
             if exit_code and (exit_code > 0 or kills == _MOST_KILLS):
-                raise _failed(home, f"It ended with exit code {exit_code}.", begin)
+                raise _ended(home, exit_code, begin)
             if exit_code:  # somebody killed it while it began: that says nothing of another one
                 starting, kills = _spawn(home), kills + 1
             if (pid := server_pid(home)) != other:
@@ -143,6 +144,12 @@ def _prepare_log(home: Home) -> int:
         return size
     home.server_log.replace(home.server_log.with_suffix(".log.1"))
     return 0
+
+
+def _ended(home: Home, exit_code: int, begin: int) -> GanglineError:
+    if exit_code == StorageFull.exit_code:
+        return StorageFull.of_home(home.path, "A server was begun and found no room")
+    return _failed(home, f"It ended with exit code {exit_code}.", begin)
 
 
 def _failed(home: Home, why: str, begin: int) -> ServerUnreachable:

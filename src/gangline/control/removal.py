@@ -15,6 +15,8 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from sqlalchemy.exc import DBAPIError
+
 from gangline.control.specs import Specs
 from gangline.control.startpoint import SavedBy
 from gangline.domain.errors import BackendError, Conflict, GanglineError, StillEnding
@@ -25,9 +27,11 @@ from gangline.rundir.checkpoints import find_checkpoints
 from gangline.rundir.files import read_json
 from gangline.rundir.home import Home
 from gangline.rundir.layout import RunDir
+from gangline.rundir.reserve import release_reserve
 from gangline.snapshot.manifest import Manifest
 from gangline.snapshot.objects import ObjectStore
 from gangline.snapshot.sweep import sweep
+from gangline.store.full import says_full
 from gangline.store.rows import RunRow
 from gangline.store.store import Store
 from gangline.wire.removed import FreedView, RemovedView, RunSizeView
@@ -79,8 +83,8 @@ class Removal:
         kept = _keep(folder.checkpoints, self._home.kept / run.id) if keep_checkpoints else None
         freed_bytes = _size_of(folder.path) + _size_of(going)
         is_moved = _move_away(folder.path, going)
-        if not self._store.remove_run(run):
-            if is_moved:
+        if not self._forget(run, going):
+            if is_moved and going.exists():
                 going.rename(folder.path)
             raise Conflict(f"Run `{run.id}` was changed by somebody else just now", fix="Look at it, and try again.")
         elsewhere = self._elsewhere(run, keep_checkpoints=keep_checkpoints)
@@ -114,6 +118,17 @@ class Removal:
         return FreedView(
             num_objects=swept.num_objects, num_snapshots=swept.num_snapshots, freed_bytes=swept.freed_bytes
         )
+
+    def _forget(self, run: RunRow, going: Path) -> bool:
+        """Remove the rows of a run; on a full disk its files go first, as they are the room that the rows need."""
+        try:
+            return self._store.remove_run(run)
+        except DBAPIError as error:
+            if not says_full(error):
+                raise
+            release_reserve(self._home.path)
+            _delete(going)
+            return self._store.remove_run(run)
 
     def _check(self, run: RunRow) -> None:
         holds = run.handle is not None or run.placement is not None  # without a handle: it was not noted yet

@@ -25,6 +25,7 @@ Standard library only.
 
 from __future__ import annotations
 
+import os
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, ClassVar
 
@@ -147,6 +148,15 @@ class StorageFull(GanglineError):
     code = "storage_full"
     http_status = 507
     exit_code = 74
+
+    @classmethod
+    def of_home(cls, home: str | os.PathLike[str], why: str) -> StorageFull:
+        """No server can begin in a state folder."""
+        return cls(
+            f"The disk of the state folder {os.fspath(home)} takes no more, so that no server can start",
+            why=why,
+            fix="Make room there, or raise its quota, and try again; `gangline rm` then makes more.",
+        )
 
 
 class NoAnswer(GanglineError):

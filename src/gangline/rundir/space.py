@@ -6,17 +6,23 @@ import errno
 import os
 from pathlib import Path
 
-__all__ = ["STORAGE_WORDS", "describe_full", "is_full", "probe_folder"]
+__all__ = ["STORAGE_WORDS", "describe_full", "is_full", "is_out_of_room", "probe_folder"]
 
 STORAGE_WORDS = "the launch cannot go on without its run directory"
 """By these the server knows in an agent's log why the agent gave up."""
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+_OUT_OF_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL = _OUT_OF_ROOM | {errno.EROFS}
 _PROBE_BYTES = 4096
 
 
 def is_full(error: BaseException) -> bool:
     """Whether an error says that a disk, or a quota, is full, or that it may only be read."""
     return isinstance(error, OSError) and error.errno in _FULL
+
+
+def is_out_of_room(error: BaseException) -> bool:
+    """Whether an error says that a disk, or a quota, is full: room would help, as against one that is read-only."""
+    return isinstance(error, OSError) and error.errno in _OUT_OF_ROOM
 
 
 def describe_full(path: str | os.PathLike[str], error: OSError) -> str:

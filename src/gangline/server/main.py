@@ -21,9 +21,10 @@ from gangline.control.commands import Commands
 from gangline.control.held import expected_launches, note_in_history
 from gangline.control.reconcile import Reconciler
 from gangline.control.removal import finish_removals
-from gangline.domain.errors import GanglineError
+from gangline.domain.errors import GanglineError, StorageFull
 from gangline.domain.version import VERSION, digest_code
 from gangline.rundir.home import Home
+from gangline.rundir.reserve import release_reserve
 from gangline.rundir.serving import (
     ServerInfo,
     ensure_token,
@@ -34,6 +35,7 @@ from gangline.rundir.serving import (
     take_lock,
     write_server,
 )
+from gangline.rundir.space import probe_folder
 from gangline.server.app import make_app
 from gangline.server.backends import Backends
 from gangline.server.clock import SystemClock
@@ -44,6 +46,7 @@ from gangline.server.parts import Parts, Stopping
 from gangline.server.pools import Pools
 from gangline.server.settings import Settings
 from gangline.snapshot.objects import ObjectStore
+from gangline.store.full import says_full
 
 __all__ = ["main", "serve"]
 
@@ -65,10 +68,15 @@ def main() -> int:
             return 0
         _log_to(settings.home)
         _end_without_home(settings.home, lock)
+        if probe_folder(settings.home.path):
+            release_reserve(settings.home.path)
         serve(settings)
-    except GanglineError as error:
-        print(error, file=sys.stderr)  # noqa: T201 - the log, or the terminal of who started it by hand
-        return error.exit_code
+    except Exception as error:
+        known = StorageFull.of_home(settings.home.path, str(error)) if says_full(error) else error
+        if not isinstance(known, GanglineError):
+            raise
+        print(known, file=sys.stderr)  # noqa: T201 - the log, or the terminal of who started it by hand
+        return known.exit_code
     return 0  # the lock goes with the process
 
 
@@ -100,7 +108,7 @@ def serve(settings: Settings) -> None:
         stack.callback(store.close)
         backends.watch(store.pools_in_use)
         end_when_damaged(store, home, stopping.begin)
-        loop = ReconcileLoop(busy_s=settings.busy_tick_s, idle_s=settings.idle_tick_s)
+        loop = ReconcileLoop(home=home.path, busy_s=settings.busy_tick_s, idle_s=settings.idle_tick_s)
         commands = Commands(
             store=store,
             backends=backends,
@@ -126,7 +134,7 @@ def serve(settings: Settings) -> None:
             stopping=stopping,
             owner=owner_name(),
             warnings=warnings,
-            trouble=lambda: render_trouble(loop.trouble(), home.path),
+            trouble=lambda: render_trouble(loop.trouble(), home.path, since=loop.troubled_since()),
         )
         info = ServerInfo(pid=os.getpid(), port=socket_.getsockname()[1], version=VERSION, started=started, code=code)
         listener = Listener(make_app(parts, token=token), stopping=stopping, on_listening=lambda: _announce(home, info))

@@ -3,9 +3,11 @@
 import hashlib
 import json
 import os
+import sqlite3
 from pathlib import Path
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from gangline.control import removal
 from gangline.control.adopt import adopt_runs
@@ -55,6 +57,31 @@ def test_nothing_of_a_removed_run_stays(plant, ended):
     with pytest.raises(NotFound):
         plant.commands.summary(ended)
     assert adopt_runs(plant.store, plant.home, plant.clock).runs == ()
+
+
+def test_on_a_full_disk_the_files_go_first_as_the_rows_need_their_room(plant, ended, monkeypatch):
+    remove_run, folders = plant.store.remove_run, []
+
+    def only_with_room(run):
+        folders.append(sorted(path.name for path in plant.home.runs.iterdir()))
+        if folders[-1]:
+            raise OperationalError("DELETE", {}, sqlite3.OperationalError("database or disk is full"))
+        return remove_run(run)
+
+    monkeypatch.setattr(plant.store, "remove_run", only_with_room)
+    assert plant.commands.remove(ended, keep_checkpoints=False)["freed_bytes"] >= 8192
+    assert folders == [[f".removed-{ended}"], []]
+    assert rows_of(plant, ended) == {}
+
+
+def test_other_trouble_of_the_database_leaves_the_files(plant, ended, monkeypatch):
+    def broken(_run):
+        raise OperationalError("DELETE", {}, sqlite3.OperationalError("no such table: runs"))
+
+    monkeypatch.setattr(plant.store, "remove_run", broken)
+    with pytest.raises(OperationalError):
+        plant.commands.remove(ended, keep_checkpoints=False)
+    assert (plant.home.runs / f".removed-{ended}" / "checkpoints").is_dir()
 
 
 def test_metrics_go_and_those_of_other_runs_stay(plant):

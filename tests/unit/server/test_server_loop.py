@@ -3,13 +3,16 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from gangline.domain.errors import InvalidRequest
 from gangline.queue.health import HealthPolicy
 from gangline.rundir.home import Home
+from gangline.rundir.reserve import RESERVE_BYTES
 from gangline.server.loop import ReconcileLoop, render_trouble
 from gangline.server.settings import Settings
 
@@ -39,8 +42,8 @@ class Ticks:
         assert self.ticked.acquire(timeout=DEADLINE_S)
 
 
-def test_a_poke_makes_it_look_at_once():
-    loop, ticks = ReconcileLoop(busy_s=1000, idle_s=1000), Ticks()
+def test_a_poke_makes_it_look_at_once(tmp_path):
+    loop, ticks = ReconcileLoop(home=tmp_path, busy_s=1000, idle_s=1000), Ticks()
     loop.start(ticks)
     ticks.wait()
     for _ in range(3):
@@ -49,8 +52,8 @@ def test_a_poke_makes_it_look_at_once():
     assert loop.close(patience_s=DEADLINE_S)
 
 
-def test_an_error_is_logged_and_ends_nothing(caplog):
-    loop, ticks = ReconcileLoop(busy_s=1000, idle_s=1000), Ticks(fail=1)
+def test_an_error_is_logged_and_ends_nothing(tmp_path, caplog):
+    loop, ticks = ReconcileLoop(home=tmp_path, busy_s=1000, idle_s=1000), Ticks(fail=1)
     with caplog.at_level(logging.ERROR):
         loop.start(ticks)
         ticks.wait()
@@ -60,29 +63,48 @@ def test_an_error_is_logged_and_ends_nothing(caplog):
     assert "an odd run" in caplog.text
 
 
-def test_trouble_is_known_until_it_is_over():
-    loop, ticks = ReconcileLoop(busy_s=1, idle_s=1), Ticks(fail=1)
+def test_trouble_is_known_until_it_is_over(tmp_path, monkeypatch):
+    loop, ticks = ReconcileLoop(home=tmp_path, busy_s=1, idle_s=1), Ticks(fail=1)
+    clock = SimpleNamespace(**vars(time) | {"time": iter([60.0, 120.0]).__next__})
+    monkeypatch.setattr("gangline.server.loop.time", clock)
+
+    def said() -> str:
+        return render_trouble(loop.trouble(), Path("/home"), since=loop.troubled_since())
+
     loop._tick(ticks)
-    assert "`gangline server logs`" in render_trouble(loop.trouble(), Path("/home"))
+    assert "`gangline server logs`" in said()
     ticks.refused = OSError(errno.ENOSPC, "No space left on device")
     loop._tick(ticks)
-    said = render_trouble(loop.trouble(), Path("/home"))
-    assert said.startswith("The server cannot store anything in /home: [Errno 28] No space left on device.")
+    assert said().startswith("The server cannot store anything in /home: [Errno 28] No space left on device.")
+    assert "may be as old as 1970-01-01 00:01:00 UTC" in said()  # since the trouble began, not since the newest tick
     ticks.refused = None
     loop._tick(ticks)
-    assert render_trouble(loop.trouble(), Path("/home")) == ""
+    assert said() == ""
 
 
-def test_pauses_after_errors_grow_to_a_limit():
-    loop, ticks = ReconcileLoop(busy_s=0.1, idle_s=5), Ticks(fail=40)
+def test_room_is_set_aside_given_up_on_a_full_disk_and_set_aside_again(tmp_path):
+    loop, ticks = ReconcileLoop(home=tmp_path, busy_s=1, idle_s=1), Ticks()
+    loop._tick(ticks)
+    assert (tmp_path / "reserve").stat().st_size == RESERVE_BYTES
+    ticks.refused = OSError(errno.ENOSPC, "No space left on device")
+    loop._tick(ticks)
+    assert not (tmp_path / "reserve").exists()
+    assert loop._wake.is_set()  # what was not stored is tried again at once
+    ticks.refused = RuntimeError("an odd run")
+    loop._tick(ticks)
+    assert (tmp_path / "reserve").exists()
+
+
+def test_pauses_after_errors_grow_to_a_limit(tmp_path):
+    loop, ticks = ReconcileLoop(home=tmp_path, busy_s=0.1, idle_s=5), Ticks(fail=40)
     pauses = [loop._tick(ticks) for _ in range(41)]
     assert pauses[:3] == [1.0, 2.0, 4.0]
     assert max(pauses) == 30.0
     assert pauses[-1] == 5
 
 
-def test_a_tick_that_hangs_does_not_hold_the_server():
-    loop, hanging, held = ReconcileLoop(busy_s=1, idle_s=1), threading.Event(), threading.Event()
+def test_a_tick_that_hangs_does_not_hold_the_server(tmp_path):
+    loop, hanging, held = ReconcileLoop(home=tmp_path, busy_s=1, idle_s=1), threading.Event(), threading.Event()
 
     class Hanging(Ticks):
         def tick(self) -> None:
