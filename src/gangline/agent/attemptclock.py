@@ -103,12 +103,13 @@ class AttemptClock:
         self._on_limit = on_limit
         self._timers: list[Timer] = []
         self._attempt: Attempt | None = None
+        self._began = 0.0
         self.limit: Limit | None = None
         """Of the attempt that runs."""
 
     def begin(self, attempt: Attempt) -> None:
         """All ranks have started."""
-        self._attempt = attempt
+        self._attempt, self._began = attempt, time.monotonic()
         self._plan(decide_limit(self._policy, self._lease, time.time(), granted=self._granted))
 
     def end(self) -> None:
@@ -139,7 +140,7 @@ class AttemptClock:
             self._warn(f"The job's time was changed by its scheduler: it {text}.")
         attempt = self._attempt
         if attempt is not None and attempt.ending is None:
-            spent_s = now - (attempt.running or now)
+            spent_s = time.monotonic() - self._began
             self._plan(decide_limit(self._policy, self._lease, now, spent_s=spent_s, granted=self._granted))
 
     def is_over(self) -> bool:

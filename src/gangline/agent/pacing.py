@@ -86,7 +86,8 @@ class StragglerWatch:
         self._attempt = -1
         self._pace = self._fresh()
         self._told: dict[int, Finding] = {}
-        self._looked = 0.0
+        self._looked: float | None = None
+        """Monotonic: a clock that is set back holds up no look."""
 
     def take(self, message: Mapping[str, Any], member: Member) -> None:
         """A node's report."""
@@ -101,8 +102,8 @@ class StragglerWatch:
             self._owners[int(name)] = member
             steps = [(step, when - ahead_s) for step, when in told["steps"]]
             self._pace.note(int(name), steps, told["load"], message["machine"], now)
-        if now - self._looked >= decide_period_s(self._policy.straggler_window_s):
-            self._looked = now
+        if self._looked is None or time.monotonic() - self._looked >= decide_period_s(self._policy.straggler_window_s):
+            self._looked = time.monotonic()
             self._look()
 
     def _look(self) -> None:

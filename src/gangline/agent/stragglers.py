@@ -85,9 +85,10 @@ class Pace:
         """
         known = self._ranks.setdefault(rank, _Rank())
         known.arrivals.update(steps)
-        since = now - self._window_s
-        known.arrivals = {step: when for step, when in list(known.arrivals.items())[-_MOST_STEPS:] if when >= since}
-        known.loads = [(when, sample) for when, sample in [*known.loads, (now, load)] if when >= since]
+        since, until = now - self._window_s, now + self._window_s  # what lies far ahead is of before the clock was set
+        newest = list(known.arrivals.items())[-_MOST_STEPS:]
+        known.arrivals = {step: when for step, when in newest if since <= when <= until}
+        known.loads = [(when, sample) for when, sample in [*known.loads, (now, load)] if since <= when <= until]
         known.machine = machine
 
     def drop(self, rank: int) -> None:

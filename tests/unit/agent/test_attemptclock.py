@@ -142,6 +142,16 @@ def test_more_time_and_less_is_noticed(loop):
     assert loop.live() == pytest.approx([7105, 7165], abs=5), "what was learnt holds for the next attempt"
 
 
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+def test_a_clock_that_is_set_takes_no_time_from_the_run(loop, monkeypatch, by_s):
+    start, wall = time.time(), time.time
+    ticking = clock(loop, Allocation(), policy=StopPolicy(time_limit_s=600))
+    ticking.begin(attempt(running=start))
+    monkeypatch.setattr("time.time", lambda: wall() + by_s)
+    ticking.moved(start + by_s + 7200)
+    assert loop.live() == pytest.approx([540, 600], abs=5)
+
+
 def test_an_end_that_is_only_told_leaves_the_runs_own_time(loop):
     start = time.time()
     ticking = clock(loop, Allocation(), policy=StopPolicy(time_limit_s=600))

@@ -139,6 +139,7 @@ def test_reports_are_rare_enough():
 def test_what_is_told_of_a_slow_rank_in_the_end(monkeypatch: pytest.MonkeyPatch, left: list[int], said: str):
     now, told = [1000.0], list[dict[str, Any]]()
     monkeypatch.setattr(pacing.time, "time", lambda: now[0])
+    monkeypatch.setattr(pacing.time, "monotonic", lambda: now[0])
     watch = StragglerWatch(WatchPolicy(straggler_window_s=6.0), lambda _kind, **keys: told.append(keys))
     member = Member(node=0, host="h", address="a", pid=1, machine="m", send=lambda _message: None)
     done = dict.fromkeys(range(3), 0)
@@ -161,6 +162,7 @@ def test_nothing_is_told_of_a_slow_rank_once_the_others_make_no_steps(
 ):
     now, told = [1000.0], list[dict[str, Any]]()
     monkeypatch.setattr(pacing.time, "time", lambda: now[0])
+    monkeypatch.setattr(pacing.time, "monotonic", lambda: now[0])
     watch = StragglerWatch(WatchPolicy(straggler_window_s=6.0), lambda _kind, **keys: told.append(keys))
     member = Member(node=0, host="h", address="a", pid=1, machine="m", send=lambda _message: None)
     done = dict.fromkeys(range(3), 0)
@@ -174,3 +176,36 @@ def test_nothing_is_told_of_a_slow_rank_once_the_others_make_no_steps(
             ranks[str(rank)] = {"steps": steps, "load": {"delay": 0.0, "state": "S"}}
         watch.take({"attempt": 0, "ranks": ranks, "machine": {}}, member)
     assert [(one["rank"], one["on"]) for one in told] == [(1, True)]
+
+
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+@pytest.mark.parametrize("slow", [True, False])
+def test_a_clock_that_is_set_makes_no_rank_slow_and_hides_none(
+    monkeypatch: pytest.MonkeyPatch, *, by_s: float, slow: bool
+):
+    now, shift, told = [1000.0], [0.0], list[dict[str, Any]]()
+    monkeypatch.setattr(pacing.time, "time", lambda: now[0] + shift[0])
+    monkeypatch.setattr(pacing.time, "monotonic", lambda: now[0])
+    watch = StragglerWatch(WatchPolicy(straggler_window_s=6.0), lambda _kind, **keys: told.append(keys))
+    member = Member(node=0, host="h", address="a", pid=1, machine="m", send=lambda _message: None)
+    done = dict.fromkeys(range(3), 0)
+    for second in range(40):
+        now[0] += 1.0
+        shift[0] = by_s if second >= 10 else 0.0
+        ranks = {}
+        for rank in range(3):
+            pace = 4 if rank == 1 and slow and second >= 10 else 8
+            steps = [(done[rank] + one, pacing.time.time() - 1 + one / pace) for one in range(pace)]
+            done[rank] += pace
+            ranks[str(rank)] = {"steps": steps, "load": {}}
+        watch.take({"attempt": 0, "ranks": ranks, "machine": {}}, member)
+    assert [(one["rank"], one["on"]) for one in told] == [(1, True)] * slow
+
+
+def test_a_rank_whose_own_clock_was_set_is_not_told_of():
+    pace = Pace(factor=1.5, window_s=WINDOW_S)
+    for second in range(24):
+        for rank in range(3):
+            ahead_s = 3600.0 if rank == 1 and second >= 12 else 0.0
+            pace.note(rank, [(2 * second + one, second + one / 2 + ahead_s) for one in (0, 1)], {}, {}, float(second))
+        assert pace.find() == []
