@@ -74,7 +74,7 @@ CHILDREN = (
                 error_type="RuntimeError", message="DataLoader worker (pid 99) is killed by signal: Segmentation fault."
             ),
             Evidence(error_type="ConnectionResetError", message=_RESET, child="data loader worker 99 SIGSEGV"),
-            Evidence(exit_code=1, log="ERROR: Unexpected segmentation fault encountered in worker.\n\0"),
+            Evidence(exit_code=1, log="ERROR: Unexpected segmentation fault encountered in worker."),
         ),
     ),
     Signature(
@@ -157,9 +157,14 @@ CHILDREN = (
             Pattern(
                 error=_BROKEN, trace=r"multiprocessing[/\\](?:connection|reductions?|resource_sharer)\.py", child="^$"
             ),
+            Pattern(error=_POOL),
         ),
         examples=(
             Evidence(error_type="EOFError", child="process 4711 exit code 3"),
+            Evidence(
+                error_type="concurrent.futures.process.BrokenProcessPool",
+                message="A process in the process pool was terminated abruptly while the future was running or pending.",
+            ),
             Evidence(
                 error_type="ConnectionResetError",
                 message=_RESET,
