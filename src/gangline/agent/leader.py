@@ -139,7 +139,7 @@ class Leader:
             return
         take: dict[str, Callable[[Attempt, int, dict[str, Any]], None]] = {
             "ready": self._take_ready,
-            "started": lambda *said: note_started(*said, host=self._members.by_node[node].host),
+            "started": self._take_started,
             "exited": self._take_exited,
             "cleared": note_cleared,
             "full": self._take_full,
@@ -179,8 +179,13 @@ class Leader:
             text = f"Node {node} ({self._members.by_node[node].host}): {refused['text']}."
             self._fail(Reason(refused["reason"]), text)
 
+    def _take_started(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
+        member = self._members.by_node[node]
+        note_started(attempt, node, message, host=member.host, ahead_s=member.ahead_s)
+
     def _take_exited(self, attempt: Attempt, node: int, message: dict[str, Any]) -> None:
-        record = note_exited(attempt, node, message, host=self._members.by_node[node].host)
+        member = self._members.by_node[node]
+        record = note_exited(attempt, node, message, host=member.host, ahead_s=member.ahead_s, heard=time.time())
         if attempt.ending is not None:
             self._dismiss_company(attempt)
         elif attempt.lost_support(record):

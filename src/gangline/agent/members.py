@@ -55,6 +55,11 @@ class Member:
     """None for the leader's own node."""
     heard: float = field(default_factory=time.monotonic)
 
+    @property
+    def ahead_s(self) -> float:
+        """How far its clock is ahead of the leader's, as far as that was measured."""
+        return 0.0 if self.clock is None else self.clock[0]
+
 
 class Members:
     """Lets followers in, passes on what they say, and notices when one is gone."""

@@ -93,7 +93,7 @@ class StragglerWatch:
         """A node's report."""
         if message["attempt"] != self._attempt:
             self._attempt, self._pace, self._told = message["attempt"], self._fresh(), {}
-        now, ahead_s = time.time(), member.clock[0] if member.clock is not None else 0.0
+        now, ahead_s = time.time(), member.ahead_s
         told_of = {int(name) for name in message["ranks"]}
         for rank in [rank for rank, owner in self._owners.items() if owner is member and rank not in told_of]:
             self._pace.drop(rank)  # it has ended

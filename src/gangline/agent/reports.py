@@ -15,6 +15,8 @@ _EXITED_KEYS = (
     *("step", "total", "phase", "place"),
 )
 _SAID_CHARS = 200
+_FAR_S = 60.0
+"""A clock that is further off than it was when the node joined has been set since; no report takes that long."""
 
 
 def note_ready(attempt: Attempt, node: int, message: Mapping[str, Any]) -> None:
@@ -23,22 +25,32 @@ def note_ready(attempt: Attempt, node: int, message: Mapping[str, Any]) -> None:
     attempt.seen[node] = message["environment"]
 
 
-def note_started(attempt: Attempt, node: int, message: Mapping[str, Any], *, host: str) -> None:
-    """A node has started its ranks."""
+def note_started(attempt: Attempt, node: int, message: Mapping[str, Any], *, host: str, ahead_s: float = 0.0) -> None:
+    """A node has started its ranks; `ahead_s` as in `note_exited`."""
     attempt.started_nodes.add(node)
     attempt.start_mode = message["mode"]
     for one in message["ranks"]:
         record = _record(attempt, node, one["rank"], host)
-        record.pid, record.started = one["pid"], one["time"]
+        record.pid, record.started = one["pid"], one["time"] - ahead_s
 
 
-def note_exited(attempt: Attempt, node: int, message: Mapping[str, Any], *, host: str) -> RankRecord:
-    """A rank has ended; what is known of it now."""
+def note_exited(
+    attempt: Attempt, node: int, message: Mapping[str, Any], *, host: str, ahead_s: float = 0.0, heard: float
+) -> RankRecord:
+    """A rank has ended; what is known of it now, with all times by the leader's clock, so that they tell who was first.
+
+    Args:
+        ahead_s: how far the clock of the node was ahead of the leader's when the node joined.
+        heard: when the message came, by the leader's clock.
+    """
+    if abs(message["time"] - ahead_s - heard) > _FAR_S:
+        ahead_s = message["time"] - heard
     record = _record(attempt, node, message["rank"], host)
     for key in _EXITED_KEYS:
         setattr(record, key, message[key])
-    record.ended = message["time"]
-    left = message["left"] or {}
+    record.error, record.printed = _set_back(message["error"], ahead_s), _set_back(message["printed"], ahead_s)
+    record.started, record.ended = message["started"] - ahead_s, message["time"] - ahead_s
+    left = _set_back(message["left"], ahead_s) or {}
     record.left, record.left_code = left.get("time"), left.get("code")
     record.lost_runtime = attempt.lost_code is not None and record.exit_code == attempt.lost_code and not record.error
     record.kernel_oom_kills = message["oom_kills"]
@@ -59,6 +71,12 @@ def describe_lost_support(record: RankRecord) -> str:
     said = f": {lines[-1][:_SAID_CHARS].rstrip('.')}" if lines else ""
     who = f"Rank {record.rank} on node {record.node} ({record.host})"
     return f"{who}, which the others need, ended with exit code {record.exit_code}{said}."
+
+
+def _set_back(told: Mapping[str, Any] | None, ahead_s: float) -> Mapping[str, Any] | None:
+    """With its time by the leader's clock."""
+    when = (told or {}).get("time")
+    return told if told is None or not isinstance(when, int | float) else {**told, "time": when - ahead_s}
 
 
 def _record(attempt: Attempt, node: int, rank: int, host: str) -> RankRecord:
