@@ -60,8 +60,7 @@ class Assembly:
     def begin(self, attempt: Attempt) -> None:
         """Wait for the members of an attempt, and then for its ranks to start."""
         self._attempt, self._unreached = attempt, {}
-        limit_s = self._stop.start_timeout_s + _CHARGED_S_PER_NODE * self._site.launch.nodes
-        self._timer = self._loop.after(limit_s, lambda: self._on_timeout(attempt))
+        self._timer = self._loop.after(self._limit_s(), lambda: self._on_timeout(attempt))
 
     def seal(self) -> None:
         """The gang is complete: nobody else is let in. The time to start goes on."""
@@ -74,12 +73,16 @@ class Assembly:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _limit_s(self) -> float:
+        """How long a gang may take to assemble; more for a large one, whose agents start one after the other."""
+        return self._stop.start_timeout_s + _CHARGED_S_PER_NODE * self._site.launch.nodes
+
     def _on_timeout(self, attempt: Attempt) -> None:
         missing = self._members.missing
         if self._attempt is not None and self._may_go_on_without(missing):
             self._go_on_without(missing, attempt)
             return
-        waited = f"{self._stop.start_timeout_s:.0f} s"
+        waited = f"{int(self._limit_s())} s"
         who = f"nodes {missing} did not join" if missing else "the ranks were not started"
         self._fail(f"The gang was not complete after {waited}: {who}.{self._last_words(missing, attempt)}")
 
@@ -90,7 +93,7 @@ class Assembly:
 
     def _go_on_without(self, missing: Sequence[int], attempt: Attempt) -> None:
         told = self._last_words(missing, attempt)
-        waited = f"{self._stop.start_timeout_s:.0f} s"
+        waited = f"{int(self._limit_s())} s"
         self._warn(f"Nodes {missing} did not join within {waited}; the gang starts without them.{told}")
         self._members.give_up_missing()
         attempt.shape = self._site.launch.shape(self._members.lost)
