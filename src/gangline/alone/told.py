@@ -59,6 +59,6 @@ def render_event(event: Mapping[str, Any], attempt: int) -> str:
         case "attempt_ended":
             said = (f"Attempt {attempt} {event.get('outcome')}.", event.get("restart_message"))
             return " ".join(str(part) for part in said if part)
-        case "warning" | "straggler" | "hang_suspected" | "hang":
+        case "dashboard" | "warning" | "straggler" | "hang_suspected" | "hang":
             return str(event.get("text") or "")
     return ""

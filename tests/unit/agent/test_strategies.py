@@ -77,6 +77,8 @@ def test_the_driver_of_ray_is_one_process_with_the_address_of_its_cluster(
     assert host == "10.0.0.1"
     assert int(port) in range(21000, 21000 + count)
     assert (env["RANK"], env["WORLD_SIZE"], env["RAY_AUTH_MODE"]) == ("0", "1", "token")
+    assert env["NNODES"] == "2"
+    assert env["RAY_raylet_start_wait_time_s"] == "120"
     assert env["RAY_TRAIN_CALLBACKS"] == "mine.Own,gangline.ray.TrainReports"
     assert [rules.supports(rank) for rank in (0, 1, 2)] == [False, True, True]
 

@@ -29,4 +29,7 @@ def test_what_is_new_comes_once_and_over_attempts(tmp_path):
 def test_only_what_people_want_to_know_is_said():
     assert render_event({"kind": "rank_started", "rank": 0}, 0) == ""
     assert render_event({"kind": "warning", "text": "The disk is nearly full."}, 0) == "The disk is nearly full."
+    assert (
+        render_event({"kind": "dashboard", "text": "It is at http://127.0.0.1:1."}, 0) == "It is at http://127.0.0.1:1."
+    )
     assert render_event({"kind": "first_failure", "message": "Rank 1 failed."}, 0) == "Rank 1 failed."

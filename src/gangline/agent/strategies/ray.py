@@ -51,6 +51,11 @@ _OWN = frozenset(
 """What is said of the driver alone; workers of Ray are told by Ray who they are."""
 _DASHBOARD = "RAY_INCLUDE_DASHBOARD"
 """Variable of a run; `0`: its cluster has none."""
+_PATIENCE = "RAY_raylet_start_wait_time_s"
+_PATIENCE_S = "120"
+"""How long a node may take to be one of the cluster. Ray's own 30 s are few where several begin on a busy machine."""
+_SOCKETS = ("raylet", "plasma_store")
+"""Of each node in its cluster's folder, with a number behind: Ray takes the first that is not there."""
 _CALLBACK = "gangline.ray.TrainReports"
 _MEMORY_SHARE = 0.3
 _STORE_SHARE = 0.8
@@ -69,11 +74,13 @@ class RayRules(Rules):
         return rank > 0
 
     def environment(self, launch: LaunchSpec, terms: AttemptTerms, rank: int) -> dict[str, str]:  # noqa: ARG002
-        """The driver is one process: nothing in it must wait for the other ranks as its peers."""
-        told = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "NNODES", "ROLE_WORLD_SIZE"), "1")
+        """The driver is one process: nothing in it must wait for the other ranks as its peers. Its nodes are many."""
+        told = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"), "1")
         told |= dict.fromkeys(("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_RANK"), "0")
         callbacks = [launch.env["RAY_TRAIN_CALLBACKS"]] if launch.env.get("RAY_TRAIN_CALLBACKS") else []
         told |= {
+            "NNODES": str(len(terms.shape.nodes)),
+            _PATIENCE: launch.env.get(_PATIENCE, _PATIENCE_S),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "token",
             "RAY_AUTH_TOKEN": _token(launch, terms),
@@ -95,18 +102,32 @@ class RayRules(Rules):
 
 
 class RayNode(Company):
-    """Beside a rank that is a node of the cluster stands nobody; but its sockets lie in a folder that has to go."""
+    """Beside a rank that is a node of the cluster stands nobody; but its sockets lie in a folder that has to go.
+
+    Nodes on one machine begin one after another, each when the one before has its sockets: two that begin at once take
+    the same names, and one of them dies.
+    """
 
     def __init__(self, site: Site, terms: AttemptTerms) -> None:
         super().__init__()
         self._site, self._terms = site, terms
         self._scratch = scratch_path(site.run, site.launch.launch)
+        place = terms.shape.nodes.index(site.index)
+        self._before = terms.addresses[:place].count(terms.addresses[place])
+        self.ready = self._is_next()
 
     def begin(self) -> None:
         hold_scratch(self._scratch)
 
+    def look(self) -> None:
+        self.ready = self.ready or self._is_next()
+
     def close(self) -> None:
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+    def _is_next(self) -> bool:
+        sockets = self._scratch / "session_latest" / "sockets"
+        return all(len([*sockets.glob(f"{name}*")]) >= self._before for name in _SOCKETS)
 
 
 class RayHead(RayNode):

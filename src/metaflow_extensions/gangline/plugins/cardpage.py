@@ -15,6 +15,7 @@ from typing import Any
 from gangline.client import RunDetail
 
 from .cardfile import chart, log_box, section, table
+from .outcome import ENDED
 
 __all__ = ["Seen", "choose_metrics", "render_parts"]
 
@@ -74,6 +75,7 @@ def _facts(run: RunDetail) -> list[tuple[str, str]]:
         ("message", run["message"]),
         ("pool, gang", f"{run['pool']}, {gang}"),
         ("job", run["backend"].get("job", "")),
+        ("dashboard", _dashboard(run)),
         ("step", step if run["total_steps"] is None else f"{step} of {run['total_steps']}"),
         ("steps/s, restarts included", "" if rate is None else f"{rate:.3g}"),
         ("tokens/s", "" if run["tokens_per_s"] is None else f"{run['tokens_per_s']:.4g}"),
@@ -83,6 +85,13 @@ def _facts(run: RunDetail) -> list[tuple[str, str]]:
         ("seen", _clock(time.time())),
     ]
     return [(name, _cut(value)) for name, value in rows if value]
+
+
+def _dashboard(run: RunDetail) -> str:
+    """Of the Ray cluster that lives as long as an attempt."""
+    if run["phase"] in ENDED:
+        return ""
+    return next((event["message"] for event in reversed(run["events"]) if event["kind"] == "dashboard"), "")
 
 
 def _steps_per_s(run: RunDetail) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +25,9 @@ from .work import name_work
 
 __all__ = ["ServedGang", "find_served_failure"]
 
-_SHOWN = frozenset({"phase", "warning", "error", "restart", "revised"})
+_DASHBOARD = "dashboard"
+"""Kind of the event that says where one is, such as that of a Ray cluster."""
+_SHOWN = frozenset({"phase", "warning", "error", "restart", "revised", _DASHBOARD})
 
 
 def find_served_failure(task: GangTask) -> Exception | None:
@@ -141,11 +143,16 @@ class ServedGang:
                 log.take(item["rank"], item["text"])
             elif "event" in item:
                 after = item["event"]["seq"]
-                if item["event"]["kind"] in _SHOWN:
-                    log.say(item["event"]["message"])
+                self._tell(item["event"], log)
             elif "waits" in item:
                 log.say(str(item["waits"]))
         return after
+
+    def _tell(self, event: Mapping[str, Any], log: ContainerLog | TaskLog) -> None:
+        if event["kind"] in _SHOWN:
+            log.say(event["message"])
+        if event["kind"] == _DASHBOARD:
+            self._note(fields={"gangline-dashboard": event["message"]})
 
     def _is_wanted_or_ends(self) -> bool:
         if not self._is_wanted():
