@@ -31,8 +31,10 @@ __all__ = [
     "digest_inputs",
     "end_hooks",
     "explain_caught",
+    "fetch_metadata",
     "frames_of",
     "input_paths",
+    "is_folder_named",
     "is_one_of_many",
     "local_sysroot",
     "log_store",
@@ -44,6 +46,7 @@ __all__ = [
     "others",
     "register",
     "rounds_of",
+    "send_metadata",
     "step_params",
     "username",
 ]
@@ -302,6 +305,29 @@ def local_sysroot() -> str:
 
     root = LocalStorage.get_datastore_root_from_config(lambda *_args, **_kwargs: None)
     return str(Path(root).absolute().parent)
+
+
+def is_folder_named() -> bool:
+    """Whether a person has said where Metaflow keeps what is local: else it is a folder beside the flow."""
+    from metaflow.metaflow_config import DATASTORE_SYSROOT_LOCAL  # noqa: PLC0415 - as they all do
+
+    return bool(DATASTORE_SYSROOT_LOCAL)
+
+
+def send_metadata(task_store: Any, pathspec: str) -> None:
+    """Put the local metadata of a task, which lies below the working folder, beside its artifacts."""
+    from metaflow.metadata_provider.util import sync_local_metadata_to_datastore  # noqa: PLC0415 - in rank 0 alone
+    from metaflow.metaflow_config import DATASTORE_LOCAL_DIR  # noqa: PLC0415 - as above
+
+    sync_local_metadata_to_datastore(f"{DATASTORE_LOCAL_DIR}/{pathspec}", task_store)
+
+
+def fetch_metadata(task_store: Any) -> None:
+    """Add what `send_metadata` has put there to the local metadata here."""
+    from metaflow.metadata_provider.util import sync_local_metadata_from_datastore  # noqa: PLC0415 - as above
+    from metaflow.metaflow_config import DATASTORE_LOCAL_DIR  # noqa: PLC0415 - as above
+
+    sync_local_metadata_from_datastore(DATASTORE_LOCAL_DIR, task_store)
 
 
 def username() -> str:

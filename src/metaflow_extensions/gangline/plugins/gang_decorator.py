@@ -23,7 +23,8 @@ from .compat import (
     others,
 )
 from .elsewhere import HOSTS, ORCHESTRATORS, is_there, mounts_of, trampoline_arguments
-from .task import BEGAN, CARD, LOCAL, OWN, task_of_rank
+from .reach import check_folder, hand_metadata_over, refuse_own_folder
+from .task import BEGAN, CARD, LOCAL, OWN, GangTask, task_of_rank
 
 __all__ = ["GangDecorator"]
 
@@ -69,6 +70,8 @@ class GangDecorator(StepDecorator):
         self._user_defined_attributes = {*getattr(self, "_user_defined_attributes", ()), *(attributes or {})}
         self._step = ""
         self._host: Any = None
+        self._kept: tuple[Any, Any] | None = None
+        """Of the task that this process runs: its metadata and its datastore."""
 
     def step_init(self, flow: Any, graph: Any, step: str, decos: list[Any], *more: Any) -> None:
         _environment, flow_datastore, _logger = more
@@ -76,7 +79,7 @@ class GangDecorator(StepDecorator):
         self._refuse_others(graph, step, decos)
         mine = task_of_rank()
         if mine is not None and mine.step == step and mine.flow == flow.name:
-            self._become_rank(decos, flow_datastore)
+            self._become_rank(mine, decos, flow_datastore)
         elif mine is None:
             self._check_options(step)
             if not self._runs_here():
@@ -84,6 +87,7 @@ class GangDecorator(StepDecorator):
             self._host = next(iter(others(decos, HOSTS)), None)
             if self._host is not None:
                 self._check_container(step, decos)
+            refuse_own_folder(step, self.attributes.get("pool") or LOCAL, flow_datastore)
             self._become_trampoline(step)
             for catch in others(decos, frozenset({"catch"})):
                 explain_caught(catch, lambda: self._why_it_failed(flow))
@@ -152,9 +156,10 @@ class GangDecorator(StepDecorator):
             sys.stderr.flush()
             os.execv(sys.executable, [sys.executable, *arguments])  # noqa: S606 - our own arguments, without a shell
 
-    def _become_rank(self, decos: list[Any], flow_datastore: Any) -> None:
+    def _become_rank(self, mine: GangTask, decos: list[Any], flow_datastore: Any) -> None:
         from gangline import current  # noqa: PLC0415 - not at each import of metaflow
 
+        check_folder(mine, flow_datastore)
         names = _NOT_IN_A_RANK | _NO_RANK
         for other in others(decos, names if current().rank == 0 else names | _RANK_0_ALONE):
             mute_decorator(other)
@@ -196,12 +201,21 @@ class GangDecorator(StepDecorator):
 
         return [(path, name, code_content()) for path, name in files_to_ship()]
 
-    def task_pre_step(self, *_: Any) -> None:
+    def task_pre_step(self, step_name: str, task_datastore: Any, metadata: Any, *_: Any) -> None:
         mine = task_of_rank()
+        self._kept = (metadata, task_datastore)
         if mine is not None:
             from .ranks import show_gang  # noqa: PLC0415 - in ranks alone
 
             show_gang(mine)
+
+    def task_finished(self, step_name: str, flow: Any, graph: Any, is_task_ok: bool, *_: Any) -> None:
+        mine = task_of_rank()
+        if mine is not None and is_task_ok and self._kept is not None:
+            from gangline import current  # noqa: PLC0415 - in ranks alone
+
+            if current().rank == 0:
+                hand_metadata_over(mine, *self._kept)
 
     def task_decorate(self, step_func: Any, *more: Any) -> Any:
         _flow, _graph, retry_count, max_user_code_retries, _ubf_context = more

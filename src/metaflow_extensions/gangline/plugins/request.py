@@ -40,9 +40,10 @@ _LEASE_S = 120.0
 _INPUTS_FILE = "--input-paths-filename"
 _SHIPPED = ".mf_code"
 _PASSED = ("METAFLOW_", "AWS_", "ARGO_WORKFLOW_", "SFN_")
+_LOCAL_FOLDER = "METAFLOW_DATASTORE_SYSROOT_LOCAL"
 _OF_THE_CONTAINER = (
     "METAFLOW_EXTRACTED_ROOT",
-    "METAFLOW_DATASTORE_SYSROOT_LOCAL",
+    _LOCAL_FOLDER,
     "METAFLOW_KUBERNETES_",
     "METAFLOW_INIT_SCRIPT",
     "AWS_BATCH_",
@@ -81,16 +82,18 @@ def lease_of(step: Any) -> float:
     return float(attributes_of(step, "gang").get("lease_s") or _LEASE_S)
 
 
-def make_spec(step: Any, task: GangTask, *, argv: list[str]) -> RunSpec:
+def make_spec(step: Any, task: GangTask, *, argv: list[str], far: bool) -> RunSpec:
     """The spec of the run that the task becomes, should nothing be there of earlier ones.
 
+    Args:
+        far: the ranks see no folder of this machine.
     Raises:
         GanglineError: an option is wrong.
     """
     flow_file = Path(argv[0]).absolute()
     options = options_of(step)
     given = _given(step, task, options)
-    given["environment"] = {"env": {**_passed(os.environ), **_environment(step), VARIABLE: task.to_text()}}
+    given["environment"] = {"env": {**_passed(os.environ, far=far), **_environment(step), VARIABLE: task.to_text()}}
     if task.pool == "local":
         given["environment"]["python"] = sys.executable
     else:
@@ -183,7 +186,7 @@ def _labels(task: GangTask) -> dict[str, str]:
     return {f"{LABEL}.{name}": value for name, value in found.items() if value}
 
 
-def _passed(environ: Mapping[str, str]) -> dict[str, str]:
+def _passed(environ: Mapping[str, str], *, far: bool) -> dict[str, str]:
     """Settings of Metaflow and of its stores; none that looks like a secret, for a spec is no place for one."""
     found = {
         name: value
@@ -194,7 +197,8 @@ def _passed(environ: Mapping[str, str]) -> dict[str, str]:
         and not looks_secret(name)
     }
     if not in_container():
-        return {**found, "METAFLOW_USER": username(), "METAFLOW_DATASTORE_SYSROOT_LOCAL": local_sysroot()}
+        found.pop(_LOCAL_FOLDER, None)
+        return {**found, "METAFLOW_USER": username(), **({} if far else {_LOCAL_FOLDER: local_sysroot()})}
     # The code package is the tree of the run: ranks find Metaflow and Gangline where the container has found them.
     return {**found, "METAFLOW_USER": username(), "PYTHONPATH": _SHIPPED}
 

@@ -19,6 +19,7 @@ from .earlier import find_earlier
 from .elsewhere import in_container
 from .lines import ContainerLog, TaskLog
 from .outcome import ENDED, describe_end, run_metadata
+from .reach import is_far
 from .request import LABEL, going_on, lease_of, make_spec, working_folder
 from .task import TOLD, GangTask, ToldToEndError
 from .work import name_work
@@ -100,7 +101,8 @@ class ServedGang:
     def _find_or_submit(self, client: Client) -> RunDetail:
         """The run that this task has left behind, if that does the very same, or else a new one."""
         argv = sys.argv
-        spec = make_spec(self._step, self._task, argv=argv)
+        far = is_far(self._task, self._store)
+        spec = make_spec(self._step, self._task, argv=argv, far=far)
         prepared = prepare(spec, cwd=working_folder(Path(argv[0]).absolute()))
         work = name_work(prepared.spec, self._inputs)
         earlier = find_earlier(

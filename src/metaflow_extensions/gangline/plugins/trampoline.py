@@ -34,6 +34,7 @@ from .container import SPOT_NOTICE, find_container_failure, run_in_container
 from .elsewhere import in_container
 from .hooks import orchestrated
 from .parts import UNKNOWN, name_part
+from .reach import bring_metadata_home
 from .task import LOCAL, TOLD, GangTask, ToldToEndError
 
 __all__ = ["find_failure", "run_gang"]
@@ -117,6 +118,7 @@ def _serve(
         is_wanted=is_wanted,
         take_over=lambda origin: clone_task(obj, task, origin),
     ).run()
+    bring_metadata_home(task, obj.metadata, obj.flow_datastore)
 
 
 def _task_of(obj: Any, params: dict[str, Any]) -> GangTask:
