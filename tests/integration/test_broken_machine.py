@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,52 @@ def fill(disk: Path) -> None:
         with ballast.open("wb", buffering=0) as file, suppress(OSError):
             while file.write(bytes(size)) == size:
                 pass
+
+
+@contextmanager
+def kept_full(disk: Path) -> Iterator[None]:
+    """As long as this lasts, each byte that becomes free is taken at once."""
+    over = threading.Event()
+
+    def take() -> None:
+        with (disk / "taken").open("wb", buffering=0) as file:
+            while not over.is_set():
+                with suppress(OSError):
+                    file.write(bytes(512))
+                    continue
+                over.wait(0.0005)
+
+    taker = threading.Thread(target=take)
+    fill(disk)
+    taker.start()
+    try:
+        yield
+    finally:
+        over.set()
+        taker.join()
+
+
+WAITS = """
+import pathlib, sys, time
+print("waits", flush=True)
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+sys.exit(int(pathlib.Path(sys.argv[1]).read_text()))
+"""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize(("code", "phase"), [(0, "succeeded"), (5, "failed")])
+def test_an_end_on_a_disk_that_stays_full_is_not_lost(full_home, small_disk, tmp_path, code, phase):
+    project, go = project_of(tmp_path / "project", WAITS), tmp_path / "go"
+    spec = RunSpec(entry="train.py", args=(str(go),), resources=Resources(procs_per_node=1))
+    with connect(Home(full_home)) as client:
+        run = submit(spec, root=project, client=client)["id"]
+        wait_until(lambda: b"waits" in b"".join(client.raw_log(run, 0)), "it runs")
+        with kept_full(small_disk):
+            go.write_text(str(code))
+            over = client.wait(run, timeout_s=DEADLINE_S)
+        assert (over["phase"], len(client.run(run)["attempts"])) == (phase, 1), over["message"]
 
 
 def end_server(client: Client, home: Home) -> None:

@@ -25,7 +25,7 @@ from gangline.agent.result import (
 from gangline.agent.site import Site, complain
 from gangline.domain.phase import Budget
 from gangline.domain.spec import OnTimeLimit
-from gangline.rundir.files import Unreadable, read_json, write_json
+from gangline.rundir.files import Unreadable, read_json, render_json, write_json
 from gangline.rundir.space import STORAGE_WORDS, describe_full, is_full
 
 __all__ = ["Conclusion", "paid_so_far"]
@@ -39,7 +39,7 @@ class Conclusion:
     """Concludes the attempts of one launch; keeps account of what restarts have cost.
 
     Args:
-        life: holds some room on the disk, which is given back if it is full.
+        life: holds some room on the disk, which the result takes if it is full.
         write: records an event.
         on_written: the result is on the disk, and may be acted on.
         on_given_up: it cannot be written: nothing may follow from an end that nobody can read of.
@@ -113,18 +113,18 @@ class Conclusion:
 
     def _write(self, attempt: Attempt, outcome: Outcome, *, tries: int) -> None:
         """Now, or again later: the truth about the attempt has to be on disk before anything follows from it."""
-        result = render_result(attempt, outcome)
+        result, path = render_result(attempt, outcome), self._run.attempt(attempt.number).result
         try:
-            write_json(self._run.attempt(attempt.number).result, result)
+            write_json(path, result)
         except OSError as error:
-            self._write_again(attempt, outcome, error, tries)
-        else:
-            self._on_written(result, outcome)
+            if not is_full(error) or not self._life.become(path, render_json(result)):
+                self._write_again(attempt, outcome, error, tries)
+                return
+        self._on_written(result, outcome)
 
     def _write_again(self, attempt: Attempt, outcome: Outcome, error: OSError, tries: int) -> None:
         complain(f"the result of attempt {attempt.number} cannot be written: {error}")
         if is_full(error):
-            self._life.give_room()
             tries = min(tries, _MOST_WRITES_FULL)
         if tries > 0:
             self._loop.after(_WRITE_AGAIN_S, lambda: self._write(attempt, outcome, tries=tries - 1))

@@ -1,7 +1,7 @@
 """The leader's sign of life for the server: `leader.alive`, touched every few seconds.
 
-What the file holds is of no meaning but takes room on the disk, which is given back when a disk is full and a result
-has to be written. Standard library only.
+What the file holds is of no meaning but takes room on the disk, into which a result is written when the disk is full.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -37,7 +37,26 @@ class LifeSign:
         with suppress(OSError):
             os.utime(self._path)
 
-    def give_room(self) -> None:
-        """Let the room be used by others."""
+    def become(self, path: Path, data: bytes) -> bool:
+        """Be another file of the run, with this content, for which nothing more is taken of the disk.
+
+        Room that was given back could be taken by others first.
+
+        Returns:
+            Whether it is there. Where it is not (a file system that writes nowhere twice), the room is given back.
+        """
+        try:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                written = os.pwrite(descriptor, data, 0)
+                os.ftruncate(descriptor, written)
+            finally:
+                os.close(descriptor)
+            if written == len(data):
+                self._path.rename(path)
+                return True
+        except OSError as error:
+            complain(f"{path} could not be written in place of the sign of life: {error}")
         with suppress(OSError):
             os.truncate(self._path, 0)
+        return False

@@ -18,6 +18,7 @@ __all__ = [
     "Unreadable",
     "is_temporary",
     "read_json",
+    "render_json",
     "sync_folder",
     "write_bytes",
     "write_json",
@@ -35,12 +36,16 @@ class Unreadable(GanglineError):
 
 
 def write_json(path: str | os.PathLike[str], obj: object, *, mode: int = 0o644, durable: bool = False) -> None:
-    """Write an object as UTF-8 JSON with a newline at its end; see `write_bytes`.
+    """Write an object as `render_json` makes it; see `write_bytes`."""
+    write_bytes(path, render_json(obj), mode=mode, durable=durable)
+
+
+def render_json(obj: object) -> bytes:
+    """UTF-8 JSON with a newline at its end.
 
     Halves of surrogate pairs, as names of files hold that are no UTF-8, are written as JSON escapes them.
     """
-    text = json.dumps(obj, ensure_ascii=False) + "\n"
-    write_bytes(path, text.encode("utf-8", "backslashreplace"), mode=mode, durable=durable)
+    return (json.dumps(obj, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace")
 
 
 def write_text(path: str | os.PathLike[str], text: str, *, mode: int = 0o644, durable: bool = False) -> None:
