@@ -16,7 +16,7 @@ found = gangline.latest_checkpoint()
 first = step = found.step if found else 0
 print("from", first, flush=True)
 run = pathlib.Path(os.environ["GANGLINE_RUN_DIR"])
-while not (run / "go").exists():
+while step <= first + 3 or not (run / "go").exists():  # no rank leaves while another saves
     step += 1
     time.sleep(0.1)
     stop = gangline.should_stop()

@@ -196,6 +196,7 @@ def test_a_login_node_behind_a_jump_host(laptop: Laptop, tmp_path: Path) -> None
     with open_bastion(tmp_path / "door") as door, behind(laptop.cluster, door):
         assert "alice on head" in laptop.gangline("pools", "doctor", "lab")
         run = laptop.submit(HOLD, "--nodes", "2")
+        laptop.until(run, "running")
         laptop.logged(run, "up", 1)
         door.stop()
         eventually("the way to be missed", lambda: state_of(laptop) != "ready")
