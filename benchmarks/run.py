@@ -35,6 +35,7 @@ BENCHES = (
     "follow_logs",
     "search_logs",
     "slurm",
+    "pipeline",
 )
 RESULTS = HERE / "results.json"
 PAGE = ROOT / "docs" / "benchmarks.md"

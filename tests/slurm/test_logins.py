@@ -169,6 +169,7 @@ def test_a_person_logs_in_with_a_second_factor(laptop: Laptop) -> None:
     login = shlex.split(laptop.gangline("pools", "login", "lab", "--print"))
     config = laptop.cluster.ssh_config.read_text()
     run = laptop.submit(HOLD)
+    laptop.until(run, "running")
     laptop.logged(run, "up")
     try:
         with two_factors(laptop.cluster):
