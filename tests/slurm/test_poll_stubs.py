@@ -203,6 +203,21 @@ def test_h4_somebody_has_cancelled_it(scene: Scene) -> None:
     assert (seen.liveness, seen.cancelled) == (Liveness.GONE, True)
 
 
+def test_h4_who_cancelled_it_stays_known_where_its_last_files_never_come(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agents were killed without a word: while that is waited for, the server gives its leader up."""
+    handle = scene.job("7")
+    scene.look(handle)
+    monkeypatch.setattr(Ferry, "finish", lambda *_: False)
+    os.spawnve(os.P_WAIT, scene.stubs.bin / "scancel", ["scancel", "7"], {**os.environ, **scene.stubs.env})
+    assert scene.look(handle, polls=2).liveness is Liveness.ALIVE
+    scene.poller.cancelling(handle)
+    monkeypatch.setattr(Ferry, "finish", lambda *_: True)
+    seen = scene.look(handle)
+    assert (seen.liveness, seen.cancelled) == (Liveness.GONE, True)
+
+
 def test_five_hundred_live_runs_take_one_command_a_poll_and_a_bad_day_two(scene: Scene) -> None:
     handles = scene.jobs(500)
     scene.poller.observe(handles)

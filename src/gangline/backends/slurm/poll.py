@@ -144,9 +144,15 @@ class Poller:
         return found
 
     def cancelling(self, handle: Handle) -> None:
-        """Gangline itself is about to end this job: what Slurm says of it then is nobody else's doing."""
+        """Gangline itself is about to end this job: what Slurm says of it then is nobody else's doing.
+
+        Of a job that Slurm has called over already, nothing changes: its last files may still be waited for.
+        """
+        with self._lock:
+            case = self._cases.get(_key(handle))
+        is_over = case is not None and case.ending is not None
         token = parse_token(handle.data["token"])
-        if token is not None:
+        if token is not None and not is_over:
             note_cancel(self._home.run(token.run_id).launch(token.launch), self._clock.now())
         self.hurry()
 
