@@ -36,6 +36,7 @@ BENCHES = (
     "search_logs",
     "slurm",
     "pipeline",
+    "slurm_live",
 )
 RESULTS = HERE / "results.json"
 PAGE = ROOT / "docs" / "benchmarks.md"

@@ -141,6 +141,12 @@ class Stubs:
         with self._locked() as state:
             state["jobs"].setdefault(job, {"id": job, "state": "PENDING"}).update(fields)
 
+    def change_jobs(self, **fields: Any) -> None:
+        """Move all that are registered."""
+        with self._locked() as state:
+            for job in state["jobs"].values():
+                job.update(fields)
+
     def forget_job(self, job: str) -> None:
         """The controller knows it no longer."""
         with self._locked() as state:
